@@ -1,10 +1,10 @@
 //! The settings of an appliance: from a file, or from the flags of the command line.
 //!
 //! ```text
-//!   text ── serde ──▶ file::File ── check ──▶ Config ◀── flags
-//!             │ unknown keys, wrong      │ values out of range, contradictions:
-//!             │ types: the first         │ all of them
-//!             └────────▶ Problems ◀──────┘   each with its line and column
+//!   text ── serde ──▶ file::File ── check ──▶ Config ── host ──▶ usable here
+//!             │ unknown keys, wrong      │ values out of range,  │ interfaces, devices,
+//!             │ types                    │ contradictions        │ processors, hugepages
+//!             └────────▶ Problems ◀──────┴───────────────────────┘   each with its place and key
 //! ```
 //!
 //! A [`Config`] is checked and has its defaults, so code that has a `Config` need not check again.
@@ -13,8 +13,11 @@
 mod check;
 mod file;
 pub(crate) mod forward;
+mod host;
 mod private;
 mod problem;
+mod summary;
+mod text;
 mod value;
 
 use core::net::SocketAddr;
@@ -33,6 +36,7 @@ use crate::service::ServiceSpec;
 pub use forward::Forward;
 pub use private::Private;
 pub use problem::{ConfigError, Problem};
+use text::Text;
 pub use value::{Accounts, Principal, cidr};
 
 /// Largest number of memory areas of an appliance, and of a private RNIC, whose programs bring many
@@ -188,6 +192,15 @@ impl PartialEq for Port {
 }
 
 impl Port {
+    /// Returns true if both name a device that can be opened only once.
+    fn names_device_of(&self, other: &Port) -> bool {
+        match (&self.source, &other.source) {
+            (PortSource::Vdev(a), PortSource::Vdev(b)) => a.name() == b.name(),
+            (PortSource::Device(a), PortSource::Device(b)) => a == b,
+            _ => false,
+        }
+    }
+
     /// Returns true if both name the same device; the name decides.
     pub fn is_same_device(&self, other: &Port) -> bool {
         format!("{:?}", self.source) == format!("{:?}", other.source)
@@ -265,21 +278,48 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], with all problems of the file.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
-        let accounts = Accounts::of_system();
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| ConfigError::Read { path: path.into(), why: e.to_string() })?;
-        Config::parse(&text, &accounts)
+        Config::parse(&contents(path)?, &Accounts::of_system())
             .map_err(|problems| ConfigError::Wrong { path: path.into(), problems })
+    }
+
+    /// Reads a file, and checks that an appliance with these settings could start on this host:
+    /// that what the settings name is there and free. Starts DPDK, without devices, to ask for its
+    /// drivers.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with all problems and warnings of the file and of the host.
+    pub fn check_here(path: &Path) -> Result<Checked, ConfigError> {
+        let text = contents(path)?;
+        let wrong = |problems| ConfigError::Wrong { path: path.into(), problems };
+        let read = Text::parse(&text).map_err(wrong)?;
+        let (config, problems) = check::check(&text, &Accounts::of_system(), read.read());
+        let mut all = read.name_keys(problems);
+        let found = host::look(&config, &read);
+        // Where the file is wrong, the host was looked at for a default.
+        let known: Vec<_> = all.iter().map(|p| p.key.clone()).collect();
+        all.extend(found.problems.into_iter().filter(|p| !known.contains(&p.key)));
+        all.sort_by_key(|p| (p.line, p.column));
+        if all.iter().any(|p| !p.warning) {
+            return Err(wrong(all));
+        }
+        let summary = summary::of(&config, found.memory, found.dpdk.as_deref());
+        Ok(Checked { config, warnings: all, summary })
     }
 
     /// Reads the text of a file; `accounts` has the users and groups that it names.
     ///
     /// # Errors
-    /// The problems: only one if the text is not in the format of such a file, and otherwise all,
-    /// in the order of the text.
+    /// The problems, in the order of the text: all of its form if the text is not TOML, and
+    /// otherwise all of its keys and values.
     pub fn parse(text: &str, accounts: &Accounts) -> Result<Config, Vec<Problem>> {
-        let file = toml::from_str(text).map_err(|e| vec![Problem::of_toml(text, &e)])?;
-        check::check(text, accounts, file)
+        let read = Text::parse(text)?;
+        let (config, problems) = check::check(text, accounts, read.read());
+        if problems.is_empty() {
+            return Ok(config);
+        }
+        let mut problems = read.name_keys(problems);
+        problems.sort_by_key(|p| (p.line, p.column));
+        Err(problems)
     }
 
     /// Returns the policy of root and of the user of the process, when no rule covers them.
@@ -309,6 +349,24 @@ impl Config {
     pub fn service_at(&self, addr: SocketAddr) -> Option<&ServiceSpec> {
         self.listen.iter().find(|s| s.addr == addr)
     }
+}
+
+/// A file that is usable on this host.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// The configuration.
+    pub config: Config,
+    /// Facts about the host that may keep the appliance from being useful, such as an interface
+    /// that is down.
+    pub warnings: Vec<Problem>,
+    /// The settings in short, a line for each part.
+    pub summary: String,
+}
+
+/// Reads the text of a file.
+fn contents(path: &Path) -> Result<String, ConfigError> {
+    let fail = |e: std::io::Error| ConfigError::Read { path: path.into(), why: e.to_string() };
+    std::fs::read_to_string(path).map_err(fail)
 }
 
 /// Returns the default policy of one user's applications: half of the RNIC's resources, so that no

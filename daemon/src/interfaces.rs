@@ -125,7 +125,7 @@ fn named(vdev: &str) -> Vec<String> {
 }
 
 /// Returns the names of all interfaces of this network namespace.
-fn listed() -> Vec<String> {
+pub fn listed() -> Vec<String> {
     let text = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
     let names = text.lines().skip(2).filter_map(|l| l.split_once(':'));
     names.map(|(name, _)| name.trim().to_owned()).collect()

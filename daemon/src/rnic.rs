@@ -101,16 +101,43 @@ pub fn start_eal(
         let what = format!("DPDK needs {DESCRIPTORS} file descriptors (ulimit -n): {e}");
         StartError::Failed(what)
     })?;
-    // Headers of buffer and pool, headroom, VLAN tags: 512 bytes cover them.
-    let frame = |mtu: u16| u64::from(mtu.max(2048)) + 512;
-    let needed: u64 = pools.into_iter().map(|(mtu, frames)| frames * frame(mtu)).sum();
-    let needed = 64 + u32::try_from(needed >> 20).unwrap_or(u32::MAX);
-    let memory_mb = memory.unwrap_or(needed);
+    let memory_mb = memory.unwrap_or_else(|| needed_mb(pools));
     heddle_dataplane::eal::steady_heap();
     Eal::init(&EalConfig { memory_mb, ..eal }).map_err(|e| match e {
         EalError::BadPci(_) => StartError::Usage(e.to_string()),
         e => StartError::failed(e),
     })
+}
+
+/// Returns the MiB that DPDK needs for pools.
+fn needed_mb(pools: impl IntoIterator<Item = (u16, u64)>) -> u32 {
+    // Headers of buffer and pool, headroom, VLAN tags: 512 bytes cover them.
+    let frame = |mtu: u16| u64::from(mtu.max(2048)) + 512;
+    let needed: u64 = pools.into_iter().map(|(mtu, frames)| frames * frame(mtu)).sum();
+    64u32.saturating_add(u32::try_from(needed >> 20).unwrap_or(u32::MAX))
+}
+
+/// Returns the MTU and the number of frames of each pool.
+fn pools(config: &Config) -> impl Iterator<Item = (u16, u64)> {
+    let frames = u64::from(config.limits.frames);
+    let pools = config.ports.iter().map(move |p| (p.mtu, p.workers as u64 * frames));
+    let inner = &config.inner;
+    pools.chain([(inner.mtu, inner.workers as u64 * u64::from(inner.frames))])
+}
+
+/// Returns the settings with which DPDK starts, and its memory.
+pub(crate) fn eal_config(config: &Config) -> EalConfig {
+    let pci = config.ports.iter().filter_map(|p| match &p.source {
+        PortSource::Device(pci) => Some(pci.clone()),
+        PortSource::Vdev(_) => None,
+    });
+    EalConfig {
+        memory_mb: config.dpdk.memory.unwrap_or_else(|| needed_mb(pools(config))),
+        hugepages: config.dpdk.hugepages,
+        pci: pci.collect(),
+        iova: config.dpdk.iova,
+        ..EalConfig::default()
+    }
 }
 
 /// Starts DPDK and makes the RNIC, which no thread runs yet.
@@ -119,21 +146,7 @@ pub fn start_eal(
 /// [`StartError`].
 pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), StartError> {
     let limits = &config.limits;
-    let pci = config.ports.iter().filter_map(|p| match &p.source {
-        PortSource::Device(pci) => Some(pci.clone()),
-        PortSource::Vdev(_) => None,
-    });
-    let eal = EalConfig {
-        hugepages: config.dpdk.hugepages,
-        pci: pci.collect(),
-        iova: config.dpdk.iova,
-        ..EalConfig::default()
-    };
-    let pools = config.ports.iter();
-    let pools = pools.map(|p| (p.mtu, p.workers as u64 * u64::from(limits.frames)));
-    let inner = &config.inner;
-    let pools = pools.chain([(inner.mtu, inner.workers as u64 * u64::from(inner.frames))]);
-    let eal = start_eal(pools, eal, config.dpdk.memory)?;
+    let eal = start_eal(pools(config), eal_config(config), config.dpdk.memory)?;
     let open = |p: &Port| {
         let (device, on_bus) = match &p.source {
             PortSource::Vdev(vdev) => (vdev.name(), false),

@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use heddle_nfs::{ANONYMOUS, Access, Network, Squash};
 use heddle_services as services;
 
-use crate::nfs::Opened;
-
 /// The kind of a service: a service of `heddle-services`, or NFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceKind {
@@ -316,18 +314,6 @@ impl fmt::Display for ServiceKind {
             ServiceKind::Nfs(nfs) => nfs.fmt(f),
         }
     }
-}
-
-/// Checks that all directories can be served.
-///
-/// # Errors
-/// The first directory that cannot, in one line.
-pub fn look_at_directories(services: &[ServiceSpec]) -> Result<(), String> {
-    let each = services.iter().filter_map(|s| Some((s, s.kind.nfs()?)));
-    for (spec, nfs) in each {
-        Opened::new(nfs).map_err(|e| format!("{} on {}: {e}", spec.kind, spec.addr))?;
-    }
-    Ok(())
 }
 
 /// Writes the form that [`ServiceSpec`] parses. The options of the listener stand with those of the

@@ -2,13 +2,13 @@
 
 mod private;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
 use heddle::daemon::interfaces::Interfaces;
 use heddle::daemon::rnic::Progress;
-use heddle::daemon::service::{ServiceKind, ServiceSpec, look_at_directories, services as names};
+use heddle::daemon::service::{ServiceKind, ServiceSpec, services as names};
 use heddle::daemon::{self, rnic};
 use heddle::perf::spec::SpecError;
 use heddle::services::{self, Services};
@@ -22,7 +22,7 @@ use super::log::LogArgs;
 use super::mpa::MpaArgs;
 use super::net::{NetArgs, mtu};
 use super::signals::Stop;
-use super::{Failure, counters, say};
+use super::{Failure, complain, counters, say};
 
 /// Runs until SIGINT or SIGTERM, then shows its counters.
 #[derive(Debug, clap::Args)]
@@ -31,9 +31,17 @@ pub(crate) struct Args {
     /// `heddle reload`
     #[arg(long, value_name = "FILE", conflicts_with_all = FLAGS)]
     config: Option<PathBuf>,
-    /// Only check that the file is usable
-    #[arg(long, requires = "config")]
-    check_config: bool,
+    /// Only check the file, and that this host has what the file names; =file leaves the host out
+    #[arg(
+        long,
+        value_name = "WHAT",
+        requires = "config",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "host",
+        value_enum
+    )]
+    check_config: Option<Check>,
     #[command(flatten)]
     net: NetArgs,
     /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
@@ -114,6 +122,15 @@ const PUBLIC: [&str; 17] = [
     "rtr", "markers", "memory", "lcores", "idle", "inline",
 ];
 
+/// The reach of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Check {
+    /// The file, and the host that it is for
+    Host,
+    /// The file alone, on any host
+    File,
+}
+
 /// The command line's form of [`IdlePolicy`], with the usual naps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Idle {
@@ -157,10 +174,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let config = match &args.config {
         Some(file) => {
-            let config = Config::read(file).map_err(|e| of_config(&e))?;
-            if args.check_config {
-                return look_at_directories(&config.listen).map_err(Failure::failed);
+            if let Some(what) = args.check_config {
+                return check(file, what);
             }
+            let config = Config::read(file).map_err(|e| of_config(&e))?;
             Config {
                 log: Log { level: args.log.level_or(config.log.level), ..config.log },
                 ..config
@@ -174,6 +191,25 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let counted = daemon::run(config, args.config.clone(), say).map_err(Failure::of_start)?;
     say(&counters::of_rnic(&counted));
+    Ok(())
+}
+
+/// Checks a file; warnings go to stderr, and the settings in short to stdout.
+fn check(file: &Path, what: Check) -> Result<(), Failure> {
+    let name = file.display();
+    match what {
+        Check::File => {
+            Config::read(file).map_err(|e| of_config(&e))?;
+            say(&format!("{name} is valid; this host was not looked at\n"));
+        }
+        Check::Host => {
+            let checked = Config::check_here(file).map_err(|e| of_config(&e))?;
+            for warning in &checked.warnings {
+                complain(&format!("{name}:{warning}"));
+            }
+            say(&format!("{name} is usable on this host:\n{}", checked.summary));
+        }
+    }
     Ok(())
 }
 

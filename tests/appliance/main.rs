@@ -15,6 +15,7 @@ mod hostile_tenant;
 
 mod applications;
 mod attacks;
+mod check;
 mod end;
 mod gateway;
 mod guests;

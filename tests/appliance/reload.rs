@@ -48,7 +48,7 @@ fn test_reload_refuses_impossible_change_as_a_whole_with_reason() {
     assert_eq!(listeners(&a), ["10.77.0.1:7174"]);
     a.write_as_it_is("[log]\nlevel = \"loud\"\n");
     let (_, text) = a.refusal(&["reload"]);
-    assert!(text.contains("heddle.toml:2:9: 'loud' is none of"), "{text}");
+    assert!(text.contains("heddle.toml:2:9: log.level: 'loud' is none of"), "{text}");
     let last = a.ask(&["status"])["last_reload"]["error"].clone();
     assert!(last.as_str().unwrap().contains("'loud'"), "{last}");
     rping.assert_runs();

@@ -127,7 +127,7 @@ fn test_packaged_configuration_is_valid_and_its_socket_path_is_writable() {
     fs::write(&file, &text).unwrap();
     let check = |file: &Path| {
         Command::new(env!("CARGO_BIN_EXE_heddle"))
-            .args(["serve", "--check-config", "--config", file.to_str().unwrap()])
+            .args(["serve", "--check-config=file", "--config", file.to_str().unwrap()])
             .output()
             .unwrap()
     };

@@ -7,6 +7,7 @@ use core::net::SocketAddr;
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use heddle_base::units::Span;
 use heddle_ctl::MTU;
@@ -19,7 +20,8 @@ use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use toml::Spanned;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::file::{self, File, Key};
+use super::file::{self, Key, Time};
+use super::text::Read;
 use super::{
     Accounts, ClientRule, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port,
     Problem, Workers, keepalive, value,
@@ -30,6 +32,9 @@ use listen::Listeners;
 /// The kinds of addresses that devices may be made to use.
 pub(super) const IOVA: [(&str, Option<IovaMode>); 3] =
     [("auto", None), ("va", Some(IovaMode::Va)), ("pa", Some(IovaMode::Pa))];
+
+/// Beginning of the name of a device that stands in the place of one that could not be read.
+pub(super) const UNKNOWN: &str = "unknown ";
 
 /// Longest time for which a message may wait for a receive.
 const LONGEST_RNR_WAIT: Duration = Duration::from_secs(60);
@@ -42,10 +47,19 @@ struct Checker<'a> {
     text: &'a str,
     accounts: &'a Accounts,
     problems: Vec<Problem>,
+    /// Paths of keys that are there, but of a wrong type or name.
+    broken: BTreeSet<String>,
+    /// Whether all addresses of all ports could be read; otherwise nothing can be said about an
+    /// address that no port seems to have.
+    addresses_known: bool,
 }
 
-pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Config, Vec<Problem>> {
-    let mut c = Checker { text, accounts, problems: Vec::new() };
+/// Makes a configuration of what could be read of a file. With problems, which include those of the
+/// reader, the configuration has defaults in place of what is wrong.
+pub(super) fn check(text: &str, accounts: &Accounts, read: Read) -> (Config, Vec<Problem>) {
+    let Read { file, problems, broken } = read;
+    let addresses_known = !["port", "port.addresses"].iter().any(|key| broken.contains(*key));
+    let mut c = Checker { text, accounts, problems, broken, addresses_known };
     let ports = c.ports(file.port);
     let workers = ports.iter().map(|p| p.workers).sum();
     let infiniband = c.is(&file.infiniband.cm, false);
@@ -72,7 +86,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
         inner: super::inner(),
         private: None,
     };
-    if c.problems.is_empty() { Ok(config) } else { Err(c.done()) }
+    (config, c.problems)
 }
 
 impl Checker<'_> {
@@ -81,13 +95,16 @@ impl Checker<'_> {
         (!idle.is_zero()).then_some(idle)
     }
 
-    fn done(mut self) -> Vec<Problem> {
-        self.problems.sort_by_key(|p| (p.line, p.column));
-        self.problems
-    }
-
     fn wrong<T>(&mut self, at: &Spanned<T>, what: impl Display) {
         self.problems.push(Problem::at(self.text, at.span(), what));
+    }
+
+    /// Reports that a table at `at` lacks a key, unless one of `keys` is there and wrong, which has
+    /// been reported.
+    fn lacks<T>(&mut self, at: &Spanned<T>, keys: &[&str], what: impl Display) {
+        if !keys.iter().any(|key| self.broken.contains(*key)) {
+            self.wrong(at, what);
+        }
     }
 
     /// Returns a number within its range, or the default.
@@ -132,9 +149,10 @@ impl Checker<'_> {
         parsed.unwrap_or(default)
     }
 
-    fn time(&mut self, key: &Key<String>, default: Duration) -> Duration {
-        let given = key.as_ref();
-        given.and_then(|g| self.word(g, Span::from_str)).map_or(default, |s| s.0)
+    fn time(&mut self, key: &Key<Time>, default: Duration) -> Duration {
+        let Some(given) = key else { return default };
+        let parsed = Span::from_str(&given.get_ref().0).map_err(|e| self.wrong(given, e));
+        parsed.map_or(default, |s| s.0)
     }
 
     fn dpdk(&mut self, f: &file::Dpdk) -> Dpdk {
@@ -199,7 +217,7 @@ impl Checker<'_> {
     }
 
     fn ports(&mut self, files: Vec<Spanned<file::Port>>) -> Vec<Port> {
-        if files.is_empty() {
+        if files.is_empty() && !self.broken.contains("port") {
             self.problems.push(Problem::at(self.text, 0..0, "there is no [[port]]"));
         }
         let mut ports: Vec<Port> = Vec::new();
@@ -207,13 +225,19 @@ impl Checker<'_> {
             let at = Spanned::new(f.span(), ());
             let f = f.into_inner();
             let names = (f.name.clone(), f.addresses.clone());
-            let Some(port) = self.port(n, &at, f) else { continue };
+            let device = f.vdev.clone().or_else(|| f.pci.clone());
+            let port = self.port(n, &at, f);
             if ports.iter().any(|p| p.name == port.name) {
                 let what = format!("another port is called {}", port.name);
                 match &names.0 {
                     Some(name) => self.wrong(name, what),
                     None => self.wrong(&at, what),
                 }
+            }
+            if let Some(device) = device
+                && ports.iter().any(|p| p.names_device_of(&port))
+            {
+                self.wrong(&device, "another port has this device");
             }
             for (given, addr) in names.1.iter().zip(&port.addresses) {
                 let taken = |p: &Port| p.addresses.iter().any(|a| a.addr() == addr.addr());
@@ -232,8 +256,9 @@ impl Checker<'_> {
         ports
     }
 
-    /// Checks a port and reports every problem in it; returns `None` when its device is not known.
-    fn port(&mut self, number: usize, at: &Spanned<()>, f: file::Port) -> Option<Port> {
+    /// Checks a port and reports every problem in it. A port whose device is not known has another
+    /// device here, so that checks against its addresses go on.
+    fn port(&mut self, number: usize, at: &Spanned<()>, f: file::Port) -> Port {
         let source = match (&f.vdev, &f.pci) {
             (Some(_), Some(pci)) => {
                 self.wrong(pci, "a port has vdev or pci, not both");
@@ -242,7 +267,7 @@ impl Checker<'_> {
             (Some(v), None) => self.word(v, VdevArg::from_str).map(PortSource::Vdev),
             (None, Some(p)) => Some(PortSource::Device(p.get_ref().clone())),
             (None, None) => {
-                self.wrong(at, "a port needs vdev or pci");
+                self.lacks(at, &["port.vdev", "port.pci"], "a port needs vdev or pci");
                 None
             }
         };
@@ -254,17 +279,21 @@ impl Checker<'_> {
         let queues = f.queues.is_some().then(|| self.number(&f.queues, 1..=most, 1));
         let addresses = self.addresses(&f.addresses);
         if f.addresses.is_empty() {
-            self.wrong(at, "a port needs addresses");
+            self.lacks(at, &["port.addresses"], "a port needs addresses");
         }
         let routes = self.routes(&f, &addresses);
         let name = f.name.map_or_else(|| format!("port{number}"), Spanned::into_inner);
-        Some(Port { name, source: source?, mtu, workers, queues, addresses, routes })
+        let source = source.unwrap_or_else(|| PortSource::Device(format!("{UNKNOWN}{number}")));
+        Port { name, source, mtu, workers, queues, addresses, routes }
     }
 
     fn addresses(&mut self, given: &[Spanned<String>]) -> Vec<Cidr> {
         let mut addresses: Vec<Cidr> = Vec::new();
         for a in given {
-            let Some(cidr) = self.word(a, value::cidr) else { continue };
+            let Some(cidr) = self.word(a, value::cidr) else {
+                self.addresses_known = false;
+                continue;
+            };
             addresses.push(cidr);
             // The check includes the addresses before it, so a failure belongs to this address.
             if let Err(e) = Addressing::new(addresses.clone(), Vec::new()) {
@@ -285,7 +314,7 @@ impl Checker<'_> {
         }
         for r in &f.routes {
             let (Some(to), Some(via)) = (&r.get_ref().to, &r.get_ref().via) else {
-                self.wrong(r, "a route needs to and via");
+                self.lacks(r, &["port.routes.to", "port.routes.via"], "a route needs to and via");
                 continue;
             };
             let dest = self.word(to, Cidr::from_str);
@@ -316,8 +345,13 @@ impl Checker<'_> {
                 }
                 // Without ports there are no workers to count, and that problem has been reported
                 // already.
-                Some(_) if workers > 0 && lcores.len() == workers => {
-                    self.wrong(given, format!("there are {workers} workers for the processors"));
+                Some(n) if workers > 0 && lcores.len() == workers => {
+                    let are = match workers {
+                        1 => "there is 1 worker".to_owned(),
+                        more => format!("there are {more} workers"),
+                    };
+                    let what = "leave it out, or raise workers of a [[port]]";
+                    self.wrong(given, format!("{are}, so none is left for processor {n}: {what}"));
                 }
                 Some(n) => lcores.push(n),
                 None => self.wrong(given, "processors are numbers between 0 and 4095"),
@@ -383,7 +417,7 @@ impl Checker<'_> {
 
     /// Checks the time that a message may wait for a receive. The peer's data are held for as long,
     /// so the time has a limit.
-    fn rnr_wait(&mut self, key: &Key<String>, default: Duration) -> Duration {
+    fn rnr_wait(&mut self, key: &Key<Time>, default: Duration) -> Duration {
         let time = self.time(key, default);
         match key {
             Some(given) if time > LONGEST_RNR_WAIT => {
@@ -395,7 +429,7 @@ impl Checker<'_> {
     }
 
     /// Returns a time between a second and a day.
-    fn span(&mut self, key: &Key<String>, default: Duration) -> Duration {
+    fn span(&mut self, key: &Key<Time>, default: Duration) -> Duration {
         let time = self.time(key, default);
         match key {
             Some(given) if !SPAN.contains(&time) => {
@@ -433,7 +467,7 @@ impl Checker<'_> {
             let f = given.get_ref();
             let accounts = self.accounts;
             let Some(who) = &f.who else {
-                self.wrong(given, "a client rule needs who");
+                self.lacks(given, &["client.who"], "a client rule needs who");
                 continue;
             };
             let who = self.word(who, |s| accounts.principal(s));

@@ -2,13 +2,47 @@
 //! [`check`](super::check); `docs/guide/appliance.md` explains the purpose of each key, and a test
 //! compares the two.
 
-use serde::Deserialize;
+use core::fmt;
+
+use serde::de::{Deserializer, Error, Visitor};
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 /// A value that may be left out, with its place in the text.
 pub(super) type Key<T> = Option<Spanned<T>>;
 
-#[derive(Debug, Default, Deserialize)]
+/// A time with its unit, not parsed yet: a type of its own so that a number gets told the unit.
+#[derive(Debug, Default, Clone, Serialize)]
+#[serde(transparent)]
+pub(super) struct Time(pub(super) String);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
+        from.deserialize_any(TimeVisitor)
+    }
+}
+
+struct TimeVisitor;
+
+impl Visitor<'_> for TimeVisitor {
+    type Value = Time;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a time with its unit, as \"60s\" or \"500ms\"")
+    }
+
+    fn visit_str<E: Error>(self, s: &str) -> Result<Time, E> {
+        Ok(Time(s.into()))
+    }
+
+    fn visit_i64<E: Error>(self, n: i64) -> Result<Time, E> {
+        // A negative number is no time in any unit.
+        let hint = if n < 0 { "as \"60s\"".into() } else { format!("write \"{n}s\"") };
+        Err(E::custom(format!("{n} is a number without a unit: {hint}")))
+    }
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
     pub(super) dpdk: Dpdk,
@@ -27,7 +61,7 @@ pub(super) struct File {
     pub(super) shutdown: Shutdown,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Dpdk {
     pub(super) memory: Key<i64>,
@@ -35,14 +69,14 @@ pub(super) struct Dpdk {
     pub(super) iova: Key<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Log {
     pub(super) level: Key<String>,
     pub(super) format: Key<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Control {
     pub(super) socket: Key<String>,
@@ -54,13 +88,13 @@ pub(super) struct Control {
     pub(super) clients: Key<i64>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Metrics {
     pub(super) listen: Key<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Port {
     pub(super) name: Key<String>,
@@ -74,23 +108,23 @@ pub(super) struct Port {
     pub(super) routes: Vec<Spanned<Route>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Route {
     pub(super) to: Key<String>,
     pub(super) via: Key<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Workers {
     pub(super) lcores: Vec<Spanned<i64>>,
     pub(super) idle: Key<String>,
-    pub(super) nap_after: Key<String>,
-    pub(super) nap_longest: Key<String>,
+    pub(super) nap_after: Key<Time>,
+    pub(super) nap_longest: Key<Time>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Memory {
     pub(super) registered: Key<i64>,
@@ -98,7 +132,7 @@ pub(super) struct Memory {
     pub(super) queues: Key<i64>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Limits {
     pub(super) connections: Key<i64>,
@@ -107,38 +141,38 @@ pub(super) struct Limits {
     pub(super) peer_share: Key<i64>,
     pub(super) peer_connections: Key<i64>,
     pub(super) fpdu_memory: Key<i64>,
-    pub(super) rnr_wait: Key<String>,
-    pub(super) first_message: Key<String>,
+    pub(super) rnr_wait: Key<Time>,
+    pub(super) first_message: Key<Time>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Mpa {
     pub(super) crc: Key<bool>,
     pub(super) revision: Key<i64>,
     pub(super) rtr: Key<Vec<Spanned<String>>>,
     pub(super) markers: Key<bool>,
-    pub(super) fpdu_stall: Key<String>,
+    pub(super) fpdu_stall: Key<Time>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Tcp {
-    pub(super) keepalive: Key<String>,
-    pub(super) user_timeout: Key<String>,
-    pub(super) zero_window: Key<String>,
-    pub(super) close_stall: Key<String>,
-    pub(super) close_limit: Key<String>,
+    pub(super) keepalive: Key<Time>,
+    pub(super) user_timeout: Key<Time>,
+    pub(super) zero_window: Key<Time>,
+    pub(super) close_stall: Key<Time>,
+    pub(super) close_limit: Key<Time>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Infiniband {
     pub(super) cm: Key<bool>,
-    pub(super) keepalive: Key<String>,
+    pub(super) keepalive: Key<Time>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Listen {
     pub(super) address: Key<String>,
@@ -148,7 +182,7 @@ pub(super) struct Listen {
     pub(super) export: Vec<Spanned<Export>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Export {
     pub(super) path: Key<String>,
@@ -161,22 +195,22 @@ pub(super) struct Export {
     pub(super) anongid: Key<i64>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Forward {
     pub(super) to: Key<String>,
     pub(super) over: Key<String>,
     pub(super) connections: Key<i64>,
-    pub(super) timeout: Key<String>,
+    pub(super) timeout: Key<Time>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Shutdown {
-    pub(super) deadline: Key<String>,
+    pub(super) deadline: Key<Time>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(super) struct Client {
     pub(super) who: Key<String>,

@@ -333,7 +333,7 @@ fn test_parser_refuses_invalid_forward_and_infiniband_listeners() {
         ),
         (format!("{ib}{}", at(1, &good.replace(" }", ", timeout = \"1h\" }"))), 8, 58, ""),
         (format!("{ib}{}", at(1, &good.replace(" }", ", timeout = \"61s\" }"))), 8, 58, "60s"),
-        (format!("{ib}{}", at(1, &good.replace(" }", ", limit = 1 }"))), 8, 48, "unknown field"),
+        (format!("{ib}{}", at(1, &good.replace(" }", ", limit = 1 }"))), 8, 48, "unknown key"),
         (format!("{ib}{}{}", at(1, "service = \"sink\""), at(1, &good)), 10, 11, "given twice"),
         (format!("{ib}{}", at(1, &forward("10.0.0.1:2", "iwarp"))), 8, 18, "address of a port"),
         (
@@ -431,7 +431,10 @@ fn test_exports_in_tables_equal_exports_in_service_text() {
 fn test_listener_address_must_belong_to_a_port_and_be_given_once() {
     let listen = |addr: &str| format!("[[listen]]\naddress = \"{addr}\"\nservice = \"sink\"\n");
     let problems = wrong(&format!("{LEAST}{}", listen("10.0.0.2:1")));
-    assert_eq!(problems, [(5, 11, "no port has the address 10.0.0.2".to_owned())]);
+    assert_eq!(
+        problems,
+        [(5, 11, "no port has the address 10.0.0.2 (they have 10.0.0.1)".to_owned())]
+    );
     let problems = wrong(&format!("{LEAST}{}{}", listen("10.0.0.1:1"), listen("10.0.0.1:1")));
     assert_eq!(problems, [(8, 11, "10.0.0.1:1 is given twice".to_owned())]);
 }
@@ -457,7 +460,7 @@ fn test_parser_refuses_invalid_ports_and_ports_that_share_a_name_or_address() {
             format!("{}[workers]\nlcores = [0, 1]\n", port(a)),
             5,
             14,
-            "there are 1 workers for the processors",
+            "there is 1 worker, so none is left for processor 1",
         ),
         (format!("{}[workers]\nlcores = [1, 1]\n", two(a, b)), 8, 14, "given twice"),
         (format!("{}[workers]\nnap-longest = \"1s\"\n", port(a)), 5, 15, "10ms"),
@@ -472,23 +475,80 @@ fn test_parser_refuses_invalid_ports_and_ports_that_share_a_name_or_address() {
 #[test]
 fn test_unknown_keys_and_wrong_types_are_refused_where_they_stand() {
     for (text, line, column, expected) in [
-        ("[port]\n", 1, 1, "expected"),
-        ("[logs]\nlevel = \"warn\"\n", 1, 2, "unknown field `logs`"),
+        ("[port]\n", 1, 1, "invalid type: table, expected an array"),
+        ("[logs]\nlevel = \"warn\"\n", 1, 2, "unknown key `logs`"),
         ("[log]\n  levels = \"warn\"\n", 2, 3, "expected `level` or `format`"),
-        ("[[port]]\nvlan = 5\n", 2, 1, "unknown field `vlan`"),
+        ("[[port]]\nvlan = 5\n", 2, 1, "unknown key `vlan`"),
         ("[mpa]\ncrc = \"on\"\n", 2, 7, "expected a boolean"),
-        ("[limits]\nframes = \"many\"\n", 2, 10, "expected i64"),
+        ("[limits]\nframes = \"many\"\n", 2, 10, "expected an integer"),
         ("[log]\nlevel = \n", 2, 9, ""),
         ("[log]\n[log]\n", 2, 2, "duplicate"),
     ] {
-        let problems = wrong(text);
+        let mut problems = wrong(text);
+        problems.retain(|(.., what)| what != "there is no [[port]]");
         let [(l, c, what)] = &problems[..] else { panic!("{text}: {problems:?}") };
         assert_eq!((*l, *c), (line, column), "{text}: {what}");
         assert!(what.contains(expected) && !what.contains('\n'), "{text}: {what}");
     }
     // This text is not in the format of a file at all.
-    assert_eq!(wrong("\u{0}").len(), 1);
+    assert_eq!(wrong("\u{0}")[0].0, 1);
     assert!(wrong("").iter().any(|(.., text)| text.contains("no [[port]]")));
+}
+
+/// Returns the key and the text of each problem.
+fn of_keys(text: &str) -> Vec<(String, String)> {
+    let problems = Config::parse(text, &accounts()).expect_err(text);
+    problems.into_iter().map(|p| (p.key, p.text)).collect()
+}
+
+#[test]
+fn test_parser_reports_unknown_keys_wrong_types_and_wrong_values_in_one_run() {
+    let text = "[log]\nlevle = \"warn\"\nformat = \"xml\"\n[limits]\nframes = \"many\"\n\
+                connections = 0\n[tcp]\nkeepalive = 60\nzero-window = -1\n[prot]\n[[port]]\n\
+                vdev = \"net_null0\"\naddresses = \"10.0.0.1/24\"\nmtu = true\n[[port]]\n\
+                pci = 7\naddresses = [\"10.1.0.1/24\", 5]\n[[listen]]\naddress = \"10.9.9.9:1\"\n\
+                service = \"rpong\"\n";
+    let wrong = of_keys(text);
+    let want = [
+        ("log.levle", "did you mean `level`?"),
+        ("log.format", "'xml' is none of text, json"),
+        ("limits.frames", "expected an integer"),
+        ("limits.connections", "between 1 and"),
+        ("tcp.keepalive", "write \"60s\""),
+        ("tcp.zero-window", "without a unit"),
+        ("prot", "did you mean `port`?"),
+        ("port[0].addresses", "expected an array"),
+        ("port[0].mtu", "expected an integer"),
+        ("port[1].pci", "expected a string"),
+        ("port[1].addresses[1]", "expected a string"),
+        ("listen[0].service", "known: rping"),
+    ];
+    // No key counts as missing that is there and of a wrong type, and no address as foreign.
+    let keys: Vec<_> = wrong.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(keys, want.map(|(key, _)| key), "{wrong:#?}");
+    for ((_, text), (key, expected)) in wrong.iter().zip(want) {
+        assert!(text.contains(expected), "{key}: {text}: no {expected:?}");
+    }
+}
+
+#[test]
+fn test_parser_reports_every_error_in_the_form_of_the_text() {
+    let problems = wrong("[limits]\nframes = \nconnections = \n");
+    let lines: Vec<_> = problems.iter().map(|(line, ..)| *line).collect();
+    assert!(lines.contains(&2) && lines.contains(&3), "{problems:?}");
+}
+
+#[test]
+fn test_port_with_the_device_of_another_port_is_refused() {
+    let port =
+        |n: u8, device: &str| format!("[[port]]\n{device}\naddresses = [\"10.{n}.0.1/24\"]\n");
+    let two = |a: &str, b: &str| of_keys(&(port(0, a) + &port(1, b)));
+    for (a, b, key) in [
+        ("vdev = \"net_null0\"", "vdev = \"net_null0,size=64\"", "port[1].vdev"),
+        ("pci = \"0000:3b:00.0\"", "pci = \"0000:3b:00.0\"", "port[1].pci"),
+    ] {
+        assert_eq!(two(a, b), [(key.to_owned(), "another port has this device".to_owned())]);
+    }
 }
 
 #[test]
@@ -499,7 +559,7 @@ fn test_error_names_configuration_file_that_is_missing_or_invalid() {
     let path = dir.path().join("h.toml");
     std::fs::write(&path, "[log]\nlevel = \"loud\"\n").unwrap();
     let e = Config::read(&path).unwrap_err().to_string();
-    assert!(e.contains(&format!("{}:2:9: 'loud'", path.display())), "{e}");
+    assert!(e.contains(&format!("{}:2:9: log.level: 'loud'", path.display())), "{e}");
     assert_eq!(e.lines().count(), 2, "and no port: {e}");
 }
 
@@ -535,7 +595,9 @@ fn test_example_configuration_parses_as_is_and_with_every_key() {
 fn keys(head: &str, tail: &str) -> Vec<String> {
     let text = format!("{head}no_such_key = 1\n{tail}");
     let problems = Config::parse(&text, &accounts()).unwrap_err();
-    let (_, expected) = problems[0].text.split_once("expected").expect("it says what there is");
+    let unknown = problems.iter().find(|p| p.text.contains("`no_such_key`")).unwrap();
+    let text = unknown.text.split("; did you mean").next().unwrap();
+    let (_, expected) = text.split_once("expected").expect("it says what there is");
     expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 

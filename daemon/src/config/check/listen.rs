@@ -33,7 +33,9 @@ impl Checker<'_> {
             let Some(address) =
                 l.address.as_ref().filter(|_| l.service.is_some() || l.forward.is_some())
             else {
-                self.wrong(&at, "a listener needs address and service, or forward in its place");
+                let keys = ["listen.address", "listen.service", "listen.forward"];
+                let what = "a listener needs address and service, or forward in its place";
+                self.lacks(&at, &keys, what);
                 continue;
             };
             let addr = self.word(address, ServiceSpec::address);
@@ -51,8 +53,12 @@ impl Checker<'_> {
             let Some(addr) = addr else { continue };
             let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());
             // Without ports, that problem has been reported already.
-            if !addr.ip().is_unspecified() && !ports.is_empty() && !ports.iter().any(ours) {
-                self.wrong(address, format!("no port has the address {}", addr.ip()));
+            let known = self.addresses_known && !ports.is_empty();
+            if !addr.ip().is_unspecified() && known && !ports.iter().any(ours) {
+                let have = ports.iter().flat_map(|p| &p.addresses).map(|c| c.addr().to_string());
+                let have = have.collect::<Vec<_>>().join(", ");
+                let what = format!("no port has the address {} (they have {have})", addr.ip());
+                self.wrong(address, what);
             }
             if (kind.is_some() || goes.is_some()) && !taken.insert(addr) {
                 self.wrong(address, format!("{addr} is given twice"));
@@ -106,7 +112,7 @@ impl Checker<'_> {
     fn export(&mut self, given: &Spanned<file::Export>) -> Option<NfsExport> {
         let e = given.get_ref();
         let Some(path) = &e.path else {
-            self.wrong(given, "an export needs path");
+            self.lacks(given, &["listen.export.path"], "an export needs path");
             return None;
         };
         if !path.get_ref().starts_with('/') || path.get_ref().contains(',') {
@@ -152,7 +158,8 @@ impl Checker<'_> {
             self.wrong(given, forward::NOT_SPOKEN);
         }
         let (Some(to), Some(over)) = (&f.to, &f.over) else {
-            self.wrong(given, "forward needs to and over");
+            let keys = ["listen.forward.to", "listen.forward.over"];
+            self.lacks(given, &keys, "forward needs to and over");
             return None;
         };
         let target = self.word(to, forward::target);
