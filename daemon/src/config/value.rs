@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_tcp::Cidr;
 use heddle_verbs::remote::Addresses;
+use nix::errno::Errno;
+use nix::unistd::{Gid, Group, User};
 
 /// Parses an address with its prefix length.
 ///
@@ -92,23 +94,26 @@ impl fmt::Display for Principal {
     }
 }
 
-/// Users and groups of a system, from the files that list them. Other accounts, such as those of a
-/// directory service, have to be named by their numbers.
+/// Users and groups by their names.
 #[derive(Clone, Debug, Default)]
-pub struct Accounts {
-    users: BTreeMap<String, u32>,
-    groups: BTreeMap<String, (u32, Vec<String>)>,
+pub struct Accounts(Source);
+
+#[derive(Clone, Debug, Default)]
+enum Source {
+    /// The accounts of the system, from all sources of nsswitch.conf(5): files, directory services.
+    #[default]
+    System,
+    /// The users and groups of a list.
+    Listed { users: BTreeMap<String, u32>, groups: BTreeMap<String, (u32, Vec<String>)> },
 }
 
 impl Accounts {
-    /// Reads the users and groups of `/etc/passwd` and `/etc/group`; a file that cannot be read
-    /// counts as empty.
+    /// Returns the users and groups of this system. A look-up may wait for a directory service.
     pub fn of_system() -> Accounts {
-        let text = |path| std::fs::read_to_string(path).unwrap_or_default();
-        Accounts::parse(&text("/etc/passwd"), &text("/etc/group"))
+        Accounts(Source::System)
     }
 
-    /// Parses files of this form (passwd(5), group(5)). Lines of another form are left out.
+    /// Parses lists of this form (passwd(5), group(5)). Lines of another form are left out.
     pub fn parse(passwd: &str, group: &str) -> Accounts {
         let users = passwd.lines().filter_map(|l| {
             let mut fields = l.split(':');
@@ -121,7 +126,35 @@ impl Accounts {
             let members = fields.next().unwrap_or("").split(',').filter(|m| !m.is_empty());
             Some((name, (gid, members.map(str::to_owned).collect())))
         });
-        Accounts { users: users.collect(), groups: groups.collect() }
+        Accounts(Source::Listed { users: users.collect(), groups: groups.collect() })
+    }
+
+    /// Returns the number of a user; `None` if there is no user of that name.
+    fn user(&self, name: &str) -> Result<Option<u32>, String> {
+        match &self.0 {
+            Source::Listed { users, .. } => Ok(users.get(name).copied()),
+            Source::System => match looked_up(User::from_name(name)) {
+                Ok(user) => Ok(user.map(|u| u.uid.as_raw())),
+                Err(e) => Err(format!("the system cannot look up the user '{name}': {e}")),
+            },
+        }
+    }
+
+    /// Returns the number of a group, and the names of its members; `None` if there is no group of
+    /// that name.
+    fn group_named(&self, name: &str) -> Result<Option<(u32, Vec<String>)>, String> {
+        match &self.0 {
+            Source::Listed { groups, .. } => Ok(groups.get(name).cloned()),
+            Source::System => of_group(name, Group::from_name(name)),
+        }
+    }
+
+    /// As [`group_named`](Self::group_named), for a number.
+    fn group_numbered(&self, gid: u32) -> Result<Option<(u32, Vec<String>)>, String> {
+        match &self.0 {
+            Source::Listed { groups, .. } => Ok(groups.values().find(|(g, _)| *g == gid).cloned()),
+            Source::System => of_group(&gid.to_string(), Group::from_gid(Gid::from_raw(gid))),
+        }
     }
 
     /// Parses `user:NAME`, `group:NAME` or `any`; a number is a name as well.
@@ -131,8 +164,8 @@ impl Accounts {
     pub(super) fn principal(&self, s: &str) -> Result<Principal, String> {
         match s.split_once(':') {
             None if s == "any" => Ok(Principal::Any),
-            Some(("user", name)) => match self.users.get(name) {
-                Some(uid) => Ok(Principal::User(*uid)),
+            Some(("user", name)) => match self.user(name)? {
+                Some(uid) => Ok(Principal::User(uid)),
                 None => {
                     let uid = name.parse().map_err(|_| format!("there is no user '{name}'"))?;
                     Ok(Principal::User(uid))
@@ -144,10 +177,20 @@ impl Accounts {
     }
 
     fn group(&self, name: &str) -> Result<Principal, String> {
-        let gid = self.gid(name)?;
-        let members = self.groups.values().filter(|(g, _)| *g == gid);
-        let members = members.flat_map(|(_, m)| m).filter_map(|m| self.users.get(m).copied());
-        Ok(Principal::Group { gid, members: members.collect() })
+        let found = match self.group_named(name)? {
+            Some(found) => found,
+            None => {
+                let gid = self.gid(name)?;
+                self.group_numbered(gid)?.unwrap_or((gid, Vec::new()))
+            }
+        };
+        let (gid, names) = found;
+        let mut members = BTreeSet::new();
+        for name in names {
+            // A group may have members that the system does not know.
+            members.extend(self.user(&name)?);
+        }
+        Ok(Principal::Group { gid, members })
     }
 
     /// Returns the number of a group.
@@ -155,10 +198,27 @@ impl Accounts {
     /// # Errors
     /// When there is no group of that name.
     pub(super) fn gid(&self, name: &str) -> Result<u32, String> {
-        match self.groups.get(name) {
-            Some((gid, _)) => Ok(*gid),
+        match self.group_named(name)? {
+            Some((gid, _)) => Ok(gid),
             None => name.parse().map_err(|_| format!("there is no group '{name}'")),
         }
+    }
+}
+
+fn of_group(
+    name: &str,
+    found: nix::Result<Option<Group>>,
+) -> Result<Option<(u32, Vec<String>)>, String> {
+    let fail = |e| format!("the system cannot look up the group '{name}': {e}");
+    Ok(looked_up(found).map_err(fail)?.map(|g| (g.gid.as_raw(), g.mem)))
+}
+
+/// Returns `None` also for the errors by which systems say that there is no such name
+/// (getpwnam_r(3)), as where a container has no list of users.
+fn looked_up<T>(found: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match found {
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
+        found => found,
     }
 }
 
@@ -221,6 +281,19 @@ mod tests {
         assert!(!covers("group:rdma", 1001, 1001) && !covers("group:empty", 1000, 50));
         assert!(covers("user:77", 77, 1) && covers("group:77", 1, 77) && covers("any", 5, 5));
         for bad in ["user:carl", "group:none", "ann", "user", "users:ann", "user:-1", ""] {
+            assert!(a.principal(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn test_principal_of_system_knows_its_accounts() {
+        let a = Accounts::of_system();
+        assert_eq!(a.principal("user:root"), Ok(Principal::User(0)));
+        let Ok(Principal::Group { gid: 0, .. }) = a.principal("group:root") else {
+            panic!("{:?}", a.principal("group:root"))
+        };
+        assert_eq!(a.principal("user:4294967294"), Ok(Principal::User(u32::MAX - 1)));
+        for bad in ["user:no such user", "group:no such group", "user:a\0b", "group:-1"] {
             assert!(a.principal(bad).is_err(), "{bad:?}");
         }
     }
