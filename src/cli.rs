@@ -90,6 +90,13 @@ enum Command {
     Reload(admin::Plain),
     /// Change the level of its log
     LogLevel(admin::LogCommand),
+    /// Have it take no new connections and applications, and wait until its connections have ended
+    Drain(admin::drain::DrainCommand),
+    /// Have it take new connections and applications again
+    Undrain(admin::Plain),
+    /// Show its settings, and how they differ from its file
+    #[command(subcommand)]
+    Config(admin::config::ConfigCommand),
     /// Make man pages and completions for shells
     Generate(generate::Args),
 }
@@ -167,6 +174,9 @@ pub(crate) fn run() -> ExitCode {
         Command::Application(a) => admin::application(&a),
         Command::Reload(a) => admin::reload(&a),
         Command::LogLevel(a) => admin::log(&a),
+        Command::Drain(a) => admin::drain::drain(&a),
+        Command::Undrain(a) => admin::drain::undrain(&a),
+        Command::Config(a) => admin::config::config(&a),
         Command::Generate(a) => generate::run(&a, Cli::command()),
     };
     match done {
@@ -210,6 +220,11 @@ fn refuse(e: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints a line on stderr that is no complaint, such as progress.
+pub(crate) fn note(what: &str) {
+    let _ = writeln!(io::stderr(), "{what}");
 }
 
 /// Prints one line on stderr.

@@ -6,6 +6,7 @@
 
 mod answers;
 mod applications;
+mod drain;
 mod exports;
 mod exposer;
 mod links;
@@ -84,6 +85,8 @@ pub(crate) struct Appliance {
     /// The sessions of the same applications, with their policies.
     tenants: Tenants,
     ending: Cell<bool>,
+    /// The time since which new connections and applications are refused.
+    draining: Cell<Option<u64>>,
     /// Number of failures of applications' memory, which makes sessions check their own.
     pub(crate) lost: watch::Sender<usize>,
 }
@@ -141,6 +144,7 @@ impl Appliance {
             applications: RefCell::default(),
             tenants,
             ending: Cell::new(false),
+            draining: Cell::new(None),
             lost: watch::Sender::new(0),
         }))
     }

@@ -8,10 +8,12 @@
 use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_ctl::Patience;
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::MpaOptions;
+use serde_json::Value;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::{ClientRule, Config, Control, Forward, Limits, LogFormat, Port};
@@ -233,6 +235,81 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);
     changed.map(|(_, key, why)| Fixed { key, why }).collect()
+}
+
+/// A setting whose value differs between two configurations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Path of the key, as `port[0].mtu`.
+    pub key: String,
+    /// The value of the old configuration; absent if it has none.
+    pub old: Option<Value>,
+    /// The value of the new configuration; absent if it has none.
+    pub new: Option<Value>,
+    /// The reason why the key cannot change while the appliance runs; absent if it can.
+    pub fixed: Option<&'static str>,
+}
+
+/// Returns all settings that differ, in the order of their keys.
+///
+/// # Errors
+/// The reason, in one line; it would be a defect.
+pub fn differences(old: &Config, new: &Config) -> Result<Vec<Difference>, String> {
+    let fixed = fixed(old, new);
+    let why = |key: &str| {
+        let plain = without_numbers(key);
+        let of = |name: &str| {
+            let rest = plain.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let hit = |f: &&Fixed| match f.key {
+            // Another number of ports: then every key of a port that comes or goes is fixed.
+            "[[port]]" => plain.starts_with("port."),
+            names => names.split(" or ").any(of),
+        };
+        fixed.iter().find(hit).map(|f| f.why)
+    };
+    let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
+    flatten(String::new(), old.to_value()?, &mut before);
+    flatten(String::new(), new.to_value()?, &mut after);
+    let keys: BTreeSet<String> = before.keys().chain(after.keys()).cloned().collect();
+    let differ = keys.into_iter().filter(|key| before.get(key) != after.get(key));
+    let each = differ.collect::<Vec<_>>().into_iter().map(|key| Difference {
+        fixed: why(&key),
+        old: before.remove(&key),
+        new: after.remove(&key),
+        key,
+    });
+    Ok(each.collect())
+}
+
+/// Takes the numbers of array elements out of a path.
+fn without_numbers(key: &str) -> String {
+    let parts = key.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest));
+    parts.collect()
+}
+
+/// Enters the values into `all`, by the paths of their keys. A list of plain values is one value.
+fn flatten(path: String, value: Value, all: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(table) => {
+            for (key, value) in table {
+                let path = if path.is_empty() { key } else { format!("{path}.{key}") };
+                flatten(path, value, all);
+            }
+        }
+        Value::Array(list) if list.iter().any(Value::is_object) => {
+            for (n, value) in list.into_iter().enumerate() {
+                // A listener is the same wherever it stands in the file.
+                let name = value.get("address").and_then(Value::as_str);
+                let path = name.map_or_else(|| format!("{path}[{n}]"), |a| format!("{path}[{a}]"));
+                flatten(path, value, all);
+            }
+        }
+        plain => {
+            all.insert(path, plain);
+        }
+    }
 }
 
 /// Enters `change` into the configuration in force.

@@ -276,3 +276,27 @@ fn test_every_configuration_change_is_detected() {
         assert_ne!(changes(&old, &new), Ok(vec![]), "{more}");
     }
 }
+
+#[test]
+fn test_differences_name_both_values_and_whether_a_restart_is_needed() {
+    let old = config("[[listen]]\naddress = \"10.0.0.1:1\"\nservice = \"sink\"\n");
+    let new = config(
+        "[log]\nlevel = \"info\"\n[limits]\nframes = 2048\n[tcp]\nkeepalive = \"7s\"\n\
+         [[listen]]\naddress = \"10.0.0.1:2\"\nservice = \"rping\"\n\
+         [[listen]]\naddress = \"10.0.0.1:1\"\nservice = \"sink\"\n",
+    );
+    let all = differences(&old, &new).unwrap();
+    let fixed: Vec<_> = all.iter().map(|d| (d.key.as_str(), d.fixed.is_some())).collect();
+    let want = [
+        ("limits.frames", true),
+        ("listen[10.0.0.1:2].address", false),
+        ("listen[10.0.0.1:2].infiniband", false),
+        ("listen[10.0.0.1:2].service", false),
+        ("log.level", false),
+        ("tcp.keepalive", false),
+    ];
+    assert_eq!(fixed, want, "a listener is the same at any place: {all:?}");
+    assert_eq!((&all[0].old, &all[0].new), (&Some(16_384.into()), &Some(2048.into())));
+    assert_eq!((&all[3].old, &all[3].new), (&None, &Some("rping".into())));
+    assert_eq!(differences(&old, &old).unwrap(), []);
+}

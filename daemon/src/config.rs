@@ -16,6 +16,7 @@ pub(crate) mod forward;
 mod host;
 mod private;
 mod problem;
+mod shown;
 mod summary;
 mod text;
 mod value;

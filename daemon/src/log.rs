@@ -1,4 +1,7 @@
-//! The log on stderr: its format and its level, both of which can change.
+//! The log on stderr: its format and its level, both of which can change; and its last lines, for
+//! reports of faults.
+
+mod recent;
 
 use std::io::{IsTerminal, stderr};
 
@@ -8,6 +11,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 use crate::config::{Log, LogFormat};
+
+pub(crate) use recent::lines as recent_lines;
 
 /// The filter of log lines.
 type Filter = reload::Layer<EnvFilter, Registry>;
@@ -46,7 +51,8 @@ impl Logging {
     pub fn start(log: Log) -> Logging {
         let (filter, filter_handle) = reload::Layer::new(filter(log.level));
         let (lines, lines_handle) = reload::Layer::new(lines(log.format));
-        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+        let recent = fmt::layer().with_ansi(false).with_writer(recent::Writer::default);
+        let _ = tracing_subscriber::registry().with(filter).with(lines).with(recent).try_init();
         Logging { filter: filter_handle, lines: lines_handle }
     }
 

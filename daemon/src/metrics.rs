@@ -46,6 +46,7 @@ impl Source for Appliance {
             version: env!("CARGO_PKG_VERSION").into(),
             dpdk: heddle_dataplane::Eal::get().map(|e| e.version().to_owned()).unwrap_or_default(),
             uptime: Duration::from_nanos(self.at_ns()),
+            draining: self.is_draining(),
             workers,
             ports: ports.iter().enumerate().map(|(n, p)| port(p, self.links.of(n))).collect(),
             lcores: self

@@ -21,6 +21,8 @@ pub fn expose(sample: &Sample) -> String {
     t.family("heddle_uptime_seconds", Kind::Gauge, "Time since the start.");
     let uptime = u64::try_from(sample.uptime.as_nanos()).unwrap_or(u64::MAX);
     t.value(&[], seconds(uptime));
+    let help = "1 while new connections and applications are refused (heddle drain), else 0.";
+    gauge(&mut t, "draining", help, usize::from(sample.draining));
     workers(&mut t, &sample.workers);
     ports(&mut t, &sample.ports);
     lcores(&mut t, &sample.lcores);

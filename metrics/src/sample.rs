@@ -20,6 +20,8 @@ pub struct Sample {
     pub dpdk: String,
     /// Time since the program started.
     pub uptime: Duration,
+    /// True while the program takes no new connections and applications.
+    pub draining: bool,
     /// Each worker; the index is its number.
     pub workers: Vec<WorkerSample>,
     /// Each port of the RNIC.

@@ -13,6 +13,11 @@
 //! | `application-kill` | [`ApplicationKill`] | null | change |
 //! | `reload` | | [`Reloaded`] | change |
 //! | `log-level` | [`LogLevel`] | null | change |
+//! | `drain` | [`DrainArgs`], may be absent | [`Drained`] | change |
+//! | `undrain` | | null | change |
+//! | `log` | | [`LogLines`] | change |
+//! | `config` | | [`Settings`] | look |
+//! | `config-diff` | | [`Differences`] | look |
 //!
 //! A queue pair is shown with its connection. Times of the appliance are nanoseconds since its
 //! start (`at_ns`): a client computes a rate from the difference of two answers. Counters begin at
@@ -53,6 +58,17 @@ pub enum Request {
     Reload,
     /// Log at another level until the configuration is read again.
     LogLevel(LogLevel),
+    /// Refuse new connections and applications from here on; existing ones go on.
+    Drain(Option<DrainArgs>),
+    /// Take new connections and applications again.
+    Undrain,
+    /// Report the last lines of the log. They may name users and files, so the right to look is not
+    /// enough.
+    Log,
+    /// Report all settings in force, with their defaults.
+    Config,
+    /// Compare the settings in force with those of the configuration file.
+    ConfigDiff,
 }
 
 impl Bounded for Request {
@@ -76,13 +92,18 @@ impl Request {
             | Request::Conns(_)
             | Request::Mrs(_)
             | Request::Ports
-            | Request::Stats => false,
+            | Request::Stats
+            | Request::Config
+            | Request::ConfigDiff => false,
             Request::ListenAdd(_)
             | Request::ListenDel(_)
             | Request::ConnKill(_)
             | Request::ApplicationKill(_)
             | Request::Reload
-            | Request::LogLevel(_) => true,
+            | Request::LogLevel(_)
+            | Request::Drain(_)
+            | Request::Undrain
+            | Request::Log => true,
         }
     }
 }
@@ -198,6 +219,82 @@ pub struct LogLevel {
     pub level: String,
 }
 
+/// Options of a drain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrainArgs {
+    /// Also end all connections that there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+}
+
+/// The last lines of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLines {
+    /// The lines, the oldest first, without line ends.
+    pub lines: Vec<String>,
+    /// Number of older lines that were dropped.
+    pub dropped: u64,
+}
+
+/// The way in which all connections end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// The appliance first sends all posted requests and then FIN.
+    InOrder,
+    /// The appliance resets the connections.
+    Reset,
+}
+
+/// The state of a drain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Drained {
+    /// Beginning of the drain, since the start. A drain that goes on already keeps its beginning.
+    pub since_ns: u64,
+    /// Connections that are left, in any state.
+    pub conns: usize,
+    /// Applications of other processes that are left.
+    pub applications: usize,
+}
+
+/// All settings in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Path of the configuration file, if the appliance has one.
+    pub file: Option<String>,
+    /// The settings as a configuration file.
+    pub text: String,
+    /// The settings by their keys, as in the file.
+    pub settings: serde_json::Value,
+}
+
+/// How the settings in force differ from the file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Differences {
+    /// Path of the configuration file.
+    pub file: String,
+    /// The settings that differ, in the order of their keys.
+    pub differences: Vec<Difference>,
+}
+
+/// A setting with two values.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// Path of the key, as `port[0].mtu`.
+    pub key: String,
+    /// The value in force; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<serde_json::Value>,
+    /// The value of the file, or its default; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<serde_json::Value>,
+    /// Why only a restart brings the value of the file into force; absent if a reload does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<String>,
+}
+
 /// The state of the appliance, in short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -215,6 +312,9 @@ pub struct Status {
     pub ports: Vec<String>,
     /// All workers, in the order of their numbers.
     pub workers: Vec<WorkerStatus>,
+    /// Beginning of the drain, since the start; absent when new connections are taken.
+    #[serde(default)]
+    pub draining_ns: Option<u64>,
     /// Connections in any state.
     pub conns: usize,
     /// Connections of peers that are not established yet; `conns` includes them.
@@ -660,6 +760,12 @@ mod tests {
             (Request::ApplicationKill(ApplicationKill { application: 7 }), true),
             (Request::Reload, true),
             (Request::LogLevel(LogLevel { level: "info".into() }), true),
+            (Request::Drain(None), true),
+            (Request::Drain(Some(DrainArgs { end: Some(End::InOrder) })), true),
+            (Request::Undrain, true),
+            (Request::Log, true),
+            (Request::Config, false),
+            (Request::ConfigDiff, false),
         ] {
             let line = to_line(&Call { v: VERSION, id: 1, request: &request });
             let back: (u64, Request) = read_call(&line).unwrap();
@@ -686,6 +792,11 @@ mod tests {
             ("application-kill", r#"{"application":1}"#.into()),
             ("reload", "null".into()),
             ("log-level", r#"{"level":""}"#.into()),
+            ("drain", r#"{"end":"reset"}"#.into()),
+            ("undrain", "null".into()),
+            ("log", "null".into()),
+            ("config", "null".into()),
+            ("config-diff", "null".into()),
         ];
         let ops: Vec<_> = samples.iter().map(|(op, _)| (*op).to_owned()).collect();
         assert_eq!(ops, operations::<Request>());

@@ -3,7 +3,9 @@
 //! With `--json` each command prints the answer as one document, and otherwise as tables for
 //! people.
 
+pub(crate) mod config;
 mod conns;
+pub(crate) mod drain;
 mod show;
 pub(crate) mod top;
 

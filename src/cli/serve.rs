@@ -214,7 +214,7 @@ fn check(file: &Path, what: Check) -> Result<(), Failure> {
 }
 
 /// Converts the error of a wrong file to a usage error.
-fn of_config(e: &ConfigError) -> Failure {
+pub(super) fn of_config(e: &ConfigError) -> Failure {
     match e {
         ConfigError::Read { .. } => Failure::failed(e),
         ConfigError::Wrong { .. } => Failure::Lines(e.to_string()),

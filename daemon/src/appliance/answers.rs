@@ -88,6 +88,7 @@ impl Appliance {
             page: self.node.device().memory().map_or(0, |m| m.page_size() as u64),
             listeners: listeners.chain(ending).collect(),
             clients: self.applications.borrow().all().cloned().collect(),
+            draining_ns: self.draining_since(),
             control: self.control_status(),
         })
     }

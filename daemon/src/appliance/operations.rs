@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use heddle_ctl::{Kill, MAX_FORWARDED, Question};
-use heddle_socket::admin::{ConnKill, LastReload, ListenAdd, ListenDel, LogLevel, Reloaded};
+use heddle_socket::admin::{
+    ConnKill, Difference, Differences, LastReload, ListenAdd, ListenDel, LogLevel, Reloaded,
+    Settings,
+};
 use heddle_socket::{Fault, FaultKind};
 use heddle_tcp::Addressing;
 use heddle_types::CmId;
@@ -279,6 +282,35 @@ impl Appliance {
 }
 
 impl Appliance {
+    /// Reports the settings in force.
+    pub(crate) fn settings(&self) -> Result<Settings, Fault> {
+        let config = self.config.borrow();
+        let failed = |e| Fault::new(FaultKind::Failed, e);
+        Ok(Settings {
+            file: self.file.as_ref().map(|f| f.display().to_string()),
+            text: config.to_text().map_err(failed)?,
+            settings: config.to_value().map_err(failed)?,
+        })
+    }
+
+    /// Compares the settings in force with the file.
+    pub(crate) async fn differences(&self) -> Result<Differences, Fault> {
+        let Some(file) = self.file.clone() else {
+            return Err(invalid("it was not started with a configuration file"));
+        };
+        let name = file.display().to_string();
+        let new = read(file).await?;
+        let found = change::differences(&self.config.borrow(), &new);
+        let found = found.map_err(|e| Fault::new(FaultKind::Failed, e))?;
+        let differences = found.into_iter().map(|d| Difference {
+            key: d.key,
+            running: d.old,
+            file: d.new,
+            restart: d.fixed.map(str::to_owned),
+        });
+        Ok(Differences { file: name, differences: differences.collect() })
+    }
+
     async fn set_addresses(&self, nets: &[Net]) -> Result<(), String> {
         let ours = gateway::addresses(nets.iter().map(|(addrs, _)| &addrs[..]));
         let net = |(addrs, routes): &Net| Addressing::new(addrs.clone(), routes.clone());

@@ -126,6 +126,11 @@ connections = 1
 timeout = "250ms"
 "#;
     let c = parse(text);
+    // Shown as a file, the configuration reads the same.
+    let shown = c.to_text().unwrap();
+    let again = parse(&shown);
+    assert_eq!(again, c, "{shown}");
+    assert_eq!(again.to_value(), c.to_value());
     assert_eq!(
         c.dpdk,
         Dpdk { memory: Some(300), hugepages: Hugepages::Never, iova: Some(IovaMode::Pa) }
@@ -574,6 +579,7 @@ fn test_example_configuration_parses_as_is_and_with_every_key() {
     let accounts = Accounts::parse("", "root:x:0:\n");
     let text = document("docs/heddle.toml");
     let plain = Config::parse(&text, &accounts).unwrap_or_else(|p| panic!("{p:?}"));
+    assert_eq!(Config::parse(&plain.to_text().unwrap(), &accounts).as_ref(), Ok(&plain));
     // The default of a key is written as a comment without a space.
     let is_key =
         |l: &str| l.starts_with('#') && l[1..].starts_with(|c: char| c.is_ascii_lowercase());

@@ -129,6 +129,15 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
     loop {
         while let Some(line) = inbox.pop() {
             if wants_device(&line) {
+                if app.is_draining() {
+                    count(&app.counters.refused);
+                    let fault = Fault::new(FaultKind::Busy, "it drains, and takes no application");
+                    let answer = to_line(&Answer::fault(id_of(&line), fault));
+                    if let Err(end) = write(stream, &answer).await {
+                        return end;
+                    }
+                    continue;
+                }
                 match (!app.is_ending()).then(|| app.admit(peer)).flatten() {
                     Some(admitted) => {
                         let at = (line, inbox);
@@ -237,5 +246,10 @@ async fn carry_out(app: &Appliance, access: Access, request: &Request) -> Result
         Request::ApplicationKill(args) => Answer::ok(0, &app.application_kill(args.application)?),
         Request::Reload => Answer::ok(0, &app.reload().await?),
         Request::LogLevel(args) => Answer::ok(0, &app.log_level(args).await?),
+        Request::Drain(args) => Answer::ok(0, &app.drain(&args.clone().unwrap_or_default()).await?),
+        Request::Undrain => Answer::ok(0, &app.undrain().await?),
+        Request::Log => Answer::ok(0, &crate::log::recent_lines()),
+        Request::Config => Answer::ok(0, &app.settings()?),
+        Request::ConfigDiff => Answer::ok(0, &app.differences().await?),
     })
 }

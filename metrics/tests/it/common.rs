@@ -31,6 +31,7 @@ pub(crate) fn sample() -> Sample {
         version: "1.2.3".into(),
         dpdk: "DPDK 22.11".into(),
         uptime: Duration::from_millis(12_500),
+        draining: true,
         workers: vec![worker("east", true, s), worker("we\"st", false, WorkerSnapshot::default())],
         ports: vec![
             PortSample {

@@ -54,6 +54,7 @@ fn test_control_plane_counters_and_gauges_are_exposed() {
         ("heddle_gateway_forwarded_total", "counter", 10.0),
         ("heddle_forwarded_connections", "gauge", 11.0),
         ("heddle_uptime_seconds", "gauge", 12.5),
+        ("heddle_draining", "gauge", 1.0),
         ("heddle_registered_bytes", "gauge", 1_048_576.0),
         ("heddle_clients", "gauge", 1.0),
         ("heddle_port_speed_bytes", "gauge", 1_250_000_000.0),

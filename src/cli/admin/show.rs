@@ -24,6 +24,10 @@ pub(super) fn status(s: &Status) -> String {
         let how = r.error.as_deref().unwrap_or("done");
         let _ = writeln!(text, "last reload: {ago} s ago, {how}");
     }
+    if let Some(since) = s.draining_ns {
+        let ago = s.at_ns.saturating_sub(since) / 1_000_000_000;
+        let _ = writeln!(text, "draining for {ago} s: no new connections and applications");
+    }
     let _ = writeln!(
         text,
         "connections: {} ({} in their start-up); applications: {}",
