@@ -28,6 +28,7 @@ mod rping;
 mod run;
 mod serve;
 mod signals;
+mod support;
 
 /// A software RNIC: iWARP in user space on DPDK.
 #[derive(Debug, Parser)]
@@ -97,6 +98,8 @@ enum Command {
     /// Show its settings, and how they differ from its file
     #[command(subcommand)]
     Config(admin::config::ConfigCommand),
+    /// Collect what a report of a fault needs, from the appliance and this host
+    Support(support::Args),
     /// Make man pages and completions for shells
     Generate(generate::Args),
 }
@@ -122,6 +125,13 @@ impl Failure {
         match e {
             StartError::Usage(what) => Failure::Usage(what),
             StartError::Failed(what) => Failure::Failed(what),
+        }
+    }
+
+    /// Returns the reason alone.
+    pub(crate) fn into_text(self) -> String {
+        match self {
+            Failure::Usage(what) | Failure::Lines(what) | Failure::Failed(what) => what,
         }
     }
 
@@ -177,6 +187,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Drain(a) => admin::drain::drain(&a),
         Command::Undrain(a) => admin::drain::undrain(&a),
         Command::Config(a) => admin::config::config(&a),
+        Command::Support(a) => support::run(&a),
         Command::Generate(a) => generate::run(&a, Cli::command()),
     };
     match done {

@@ -21,6 +21,7 @@ use heddle::socket::{Client, DEFAULT_PATH};
 use heddle::units::Span;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::{Failure, say};
 
@@ -215,6 +216,17 @@ pub(crate) fn conns(args: &ConnsCommand) -> Result<(), Failure> {
 pub(crate) fn qps(args: &ConnsCommand) -> Result<(), Failure> {
     let all = conns::all(&mut args.at.connect()?, args.args())?;
     args.at.print(&conns::qps(&all), |q| conns::qp_table(&q.qps))
+}
+
+/// Returns all connections, and all connected queue pairs, as the commands for them print them.
+///
+/// # Errors
+/// The reason, in one line.
+pub(crate) fn all_conns(client: &mut Client) -> Result<(Value, Value), String> {
+    let all = conns::all(client, ConnsArgs::default()).map_err(Failure::into_text)?;
+    let value = |v: Result<Value, serde_json::Error>| v.map_err(|e| e.to_string());
+    let qps = value(serde_json::to_value(conns::qps(&all)))?;
+    Ok((value(serde_json::to_value(all))?, qps))
 }
 
 pub(crate) fn mrs(args: &MrsCommand) -> Result<(), Failure> {

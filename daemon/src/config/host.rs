@@ -184,8 +184,8 @@ impl Host<'_> {
         let mtu = u32::from(port.mtu);
         if mtu > found.mtu {
             let what = format!(
-                "the interface {name} takes packets of {} bytes at most, and the port's have {mtu}: \
-                 ip link set {name} mtu {mtu}, or a smaller mtu here",
+                "the interface {name} takes packets of {} bytes at most, and the port's have {mtu}: ip \
+                 link set {name} mtu {mtu}, or a smaller mtu here",
                 found.mtu
             );
             self.wrong(&format!("port[{n}].mtu"), what);
