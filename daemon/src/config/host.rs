@@ -260,6 +260,11 @@ impl Host<'_> {
         let dir = dir.unwrap_or(Path::new("."));
         match rustix::fs::access(dir, Access::WRITE_OK | Access::EXEC_OK) {
             Ok(()) => {}
+            // systemd makes it when the service starts, and removes it with the service.
+            Err(rustix::io::Errno::NOENT) if dir.starts_with("/run") => {
+                let what = "does not exist: RuntimeDirectory= of a unit makes it";
+                self.warn(key, format!("the directory {} {what}", dir.display()));
+            }
             Err(rustix::io::Errno::NOENT) => {
                 self.wrong(key, format!("the directory {} does not exist", dir.display()));
             }
