@@ -161,8 +161,12 @@ impl Endpoint {
     #[inline]
     pub fn poll(&mut self) -> bool {
         let mut busy = false;
-        for place in &mut self.workers {
-            busy |= place.worker.poll();
+        for n in 0..self.workers.len() {
+            busy |= self.workers[n].worker.poll();
+            if n > 0 {
+                let now = self.workers[n].worker.turn_began();
+                self.workers[n - 1].worker.settle(now);
+            }
         }
         self.polls = self.polls.wrapping_add(1);
         if self.control.is_called() || self.polls.is_multiple_of(CONTROL_EVERY) {

@@ -111,9 +111,14 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
             let mut looked = Instant::now();
             while !stop.is_set() && !self.orphaned.is_set() {
                 let mut busy = false;
-                for (place, hand) in self.live.iter_mut().enumerate() {
+                let several = self.live.len() > 1;
+                for place in 0..self.live.len() {
                     at = place;
+                    let hand = &mut self.live[place];
                     busy |= (self.turn)(hand.number, &mut hand.worker);
+                    if several {
+                        settle(&mut self.live, place);
+                    }
                 }
                 if !self.closed.is_empty() && (self.serving || looked.elapsed() >= CLOSED_NAP) {
                     self.poll_closed();
@@ -148,6 +153,13 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         });
         busy
     }
+}
+
+/// Ends the turn of the worker before `place` where the turn of the worker at `place` began.
+fn settle(live: &mut [Hand], place: usize) {
+    let now = live[place].worker.turn_began();
+    let before = place.checked_sub(1).unwrap_or(live.len() - 1);
+    live[before].worker.settle(now);
 }
 
 /// Returns the number of frames that the queues of these workers have received.

@@ -67,6 +67,8 @@ heddle_base::counters! {
         polls,
         /// Times the worker looked for work and found some.
         busy_polls,
+        /// Nanoseconds of turns that found work.
+        busy_ns,
         /// Completions that had no room in their CQ; the queue pair ended.
         cq_overflows,
         /// Times orders or events had to wait because the control plane was behind.
@@ -137,6 +139,8 @@ pub struct Worker {
     /// The work request that the worker is taking.
     entry: Box<Entry>,
     counters: WorkerCounters,
+    /// The beginning of the last turn.
+    began: Instant,
     watch: Stopwatch,
     snapshots: Snapshots,
     /// Configuration of the RNIC that takes the place of a failed one.
@@ -176,6 +180,7 @@ impl Worker {
             ready: VecDeque::with_capacity(conns),
             entry: Box::default(),
             counters: WorkerCounters::default(),
+            began: Instant::ZERO,
             watch: Stopwatch::default(),
             snapshots: Snapshots::default(),
             closed,
@@ -200,7 +205,8 @@ impl Worker {
     #[inline]
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
-        self.watch.begin(now);
+        self.began = now;
+        self.watch.begin(now, &mut self.counters);
         let mut busy = self.receive();
         busy |= self.take_commands(now);
         busy |= self.count_on();
@@ -215,8 +221,22 @@ impl Worker {
         self.mem.quiescent();
         self.counters.polls += 1;
         self.counters.busy_polls += u64::from(busy);
-        self.watch.end(now, busy, self.counters.busy_polls);
+        self.watch.end(now, busy);
         busy
+    }
+
+    /// Returns the beginning of the last turn.
+    #[inline]
+    pub fn turn_began(&self) -> Instant {
+        self.began
+    }
+
+    /// Counts the last turn's time up to `now` as busy, if that turn found work. A thread of
+    /// several workers calls this function with the beginning of the next worker's turn: without
+    /// the call, the turn lasts until this worker's own next turn.
+    #[inline]
+    pub fn settle(&mut self, now: Instant) {
+        self.watch.settle(now, &mut self.counters);
     }
 
     /// Handles the frames, orders and work requests that were taken, and the timers that are due.

@@ -75,10 +75,19 @@ fn workers(t: &mut Text, workers: &[WorkerSample]) {
     let known: Vec<_> = all().map(|(w, n)| (w, n, values(&w.snapshot))).collect();
     let mut at = 0;
     WorkerSnapshot::default().for_each(|group, name, help, _| {
-        t.family(&format!("heddle_{group}_{name}_total"), Kind::Counter, help);
+        // Prometheus wants times in seconds. The help text names the unit of the counter.
+        let time = name.strip_suffix("_ns");
+        let shown = time.map_or_else(|| name.to_owned(), |name| format!("{name}_seconds"));
+        let help =
+            if time.is_some() { help.replace("Nanoseconds", "Seconds") } else { help.into() };
+        t.family(&format!("heddle_{group}_{shown}_total"), Kind::Counter, &help);
         for (w, n, values) in &known {
-            if let Some(value) = values.get(at) {
-                t.value(&[("worker", n), ("port", &w.port)], value);
+            if let Some(&value) = values.get(at) {
+                let labels = [("worker", n.as_str()), ("port", w.port.as_str())];
+                match time {
+                    Some(_) => t.value(&labels, seconds(value)),
+                    None => t.value(&labels, value),
+                }
             }
         }
         at += 1;

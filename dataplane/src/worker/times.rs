@@ -3,6 +3,8 @@
 
 use heddle_base::{Histogram, Instant};
 
+use super::WorkerCounters;
+
 /// The worker measures one of so many turns that found work.
 const TURNS: u64 = 8;
 
@@ -53,8 +55,10 @@ impl WorkerTimes {
 /// The worker's measuring device.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
-    /// The beginning of the turn before, if the worker measures it.
+    /// The beginning of the turn before, if it found work.
     turn: Option<Instant>,
+    /// The time of that turn is counted as busy already.
+    settled: bool,
     batches: u32,
     /// The slot of the connection whose request the worker follows, or [`NONE`].
     followed: usize,
@@ -70,6 +74,7 @@ impl Default for Stopwatch {
     fn default() -> Stopwatch {
         Stopwatch {
             turn: None,
+            settled: false,
             batches: 0,
             followed: NONE,
             until: 0,
@@ -81,27 +86,43 @@ impl Default for Stopwatch {
 }
 
 impl Stopwatch {
-    /// Notes that a turn begins.
+    /// Notes that a turn begins, which ends the time of the turn before. The thread does not sleep
+    /// after a turn that found work, so no clock has to be read at the end of a turn.
     #[inline(always)]
-    pub(super) fn begin(&mut self, now: Instant) {
-        if self.turn.is_some() {
-            self.count_turn(now);
+    pub(super) fn begin(&mut self, now: Instant, counters: &mut WorkerCounters) {
+        if let Some(began) = self.turn.take() {
+            if !self.settled {
+                counters.busy_ns += nanos(began, now);
+            }
+            if counters.busy_polls.is_multiple_of(TURNS) {
+                self.record_turn(began, now);
+            }
         }
     }
 
     #[cold]
-    fn count_turn(&mut self, now: Instant) {
-        if let Some(began) = self.turn.take() {
-            self.turns.record_time(now - began);
+    fn record_turn(&mut self, began: Instant, now: Instant) {
+        self.turns.record_time(now - began);
+    }
+
+    /// Counts the time of the last turn up to `now` as busy, if that turn found work: the thread
+    /// works for another worker from `now` on.
+    #[inline(always)]
+    pub(super) fn settle(&mut self, now: Instant, counters: &mut WorkerCounters) {
+        if let Some(began) = self.turn
+            && !self.settled
+        {
+            counters.busy_ns += nanos(began, now);
+            self.settled = true;
         }
     }
 
-    /// Notes that the turn that began at `now` has ended, and has found work if `busy`;
-    /// `busy_turns` turns have found work so far.
+    /// Notes that the turn that began at `now` has ended, and has found work if `busy`.
     #[inline(always)]
-    pub(super) fn end(&mut self, now: Instant, busy: bool, busy_turns: u64) {
-        if busy && busy_turns.is_multiple_of(TURNS) {
+    pub(super) fn end(&mut self, now: Instant, busy: bool) {
+        if busy {
             self.turn = Some(now);
+            self.settled = false;
         }
     }
 
@@ -150,6 +171,11 @@ impl Stopwatch {
     }
 }
 
+#[inline(always)]
+fn nanos(from: Instant, to: Instant) -> u64 {
+    to.as_nanos().saturating_sub(from.as_nanos())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,10 +193,11 @@ mod tests {
 
     #[test]
     fn test_stopwatch_times_every_eighth_busy_turn_to_start_of_next() {
-        let mut w = Stopwatch::default();
+        let (mut w, mut c) = (Stopwatch::default(), WorkerCounters::default());
         let mut turn = |start, busy, busy_turns| {
-            w.begin(at(start));
-            w.end(at(start), busy, busy_turns);
+            w.begin(at(start), &mut c);
+            c.busy_polls = busy_turns;
+            w.end(at(start), busy);
             w.turns
         };
         assert_eq!(turn(10, true, 7), Histogram::ZERO);
@@ -180,6 +207,32 @@ mod tests {
         assert_eq!(turn(90, false, 8), one(5));
         assert_eq!(turn(95, true, 9), one(5));
         assert_eq!(turn(96, true, 10), one(5));
+    }
+
+    #[test]
+    fn test_stopwatch_counts_time_of_busy_turns_alone() {
+        let (mut w, mut c) = (Stopwatch::default(), WorkerCounters::default());
+        for (start, busy) in [(10, true), (30, false), (35, false), (100, true), (101, true)] {
+            w.begin(at(start), &mut c);
+            w.end(at(start), busy);
+        }
+        assert_eq!(c.busy_ns, 21_000);
+        w.begin(at(104), &mut c);
+        assert_eq!(c.busy_ns, 24_000);
+    }
+
+    /// Workers of one thread take turns: the time of the others is not this worker's.
+    #[test]
+    fn test_stopwatch_stops_where_turn_of_next_worker_begins() {
+        let (mut w, mut c) = (Stopwatch::default(), WorkerCounters::default());
+        for (start, busy) in [(10, true), (50, true), (90, false), (130, true)] {
+            w.begin(at(start), &mut c);
+            w.end(at(start), busy);
+            w.settle(at(start + 5), &mut c);
+            w.settle(at(start + 6), &mut c);
+        }
+        assert_eq!(c.busy_ns, 15_000);
+        assert_eq!(w.turns.count(), 2, "a frame waits for the others' turns too");
     }
 
     #[test]
