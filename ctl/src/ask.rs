@@ -48,10 +48,13 @@ pub enum Question {
         /// Receives the answer; dropped when there is no such worker.
         reply: Reply<Box<WorkerSnapshot>>,
     },
-    /// Asks for the next connections, at most [`INSPECT_MAX`](heddle_dataplane::INSPECT_MAX).
+    /// Asks for the next connections, at most [`INSPECT_MAX`](heddle_dataplane::INSPECT_MAX). No
+    /// answer comes while a worker with one of these connections does not answer.
     Conns {
         /// The answer begins after this name; at the first connection when absent.
         after: Option<CmId>,
+        /// Workers not to ask: their connections are listed without facts.
+        without: Vec<WorkerId>,
         /// Receives the page of connections.
         reply: Reply<ConnPage>,
     },
@@ -149,6 +152,8 @@ pub struct ConnPage {
     pub conns: Vec<ConnStatus>,
     /// The value of `after` for the next page; absent on the last page.
     pub next: Option<CmId>,
+    /// Workers that were not asked because many questions to them are unanswered.
+    pub silent: Vec<WorkerId>,
 }
 
 /// A connection as the control plane and its worker see it, each at its own moment.

@@ -47,6 +47,10 @@ pub(crate) use tenants::{Tenant, Word, addresses};
 /// Time that a worker has to answer, on a machine that has other work too.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
+/// Time that workers have to answer for a list of all that they do, in two tries: a client of the
+/// control socket waits for ten seconds.
+const LISTED: Duration = Duration::from_secs(2);
+
 /// Time that a service has to start or stop.
 const SERVICE: Duration = Duration::from_secs(5);
 
@@ -206,10 +210,21 @@ impl Appliance {
         &self,
         question: impl FnOnce(Reply<T>) -> Question,
     ) -> Option<T> {
-        let (to, from) = oneshot::channel();
-        let reply = Reply::new(move |answer| drop(to.send(answer)));
-        self.asker.ask(question(reply)).ok()?;
-        tokio::time::timeout(ANSWER, from).await.ok()?.ok()
+        tokio::time::timeout(ANSWER, self.put(question)).await.ok()?.ok()
+    }
+
+    /// Asks all workers at once for their counters; the place of a worker that does not answer
+    /// within `time` is empty.
+    async fn snapshots(&self, time: Duration) -> Vec<Option<Box<WorkerSnapshot>>> {
+        let snapshot = |n| self.put(|reply| Question::Snapshot { worker: WorkerId(n), reply });
+        let asked: Vec<_> = (0..self.node.workers()).map(snapshot).collect();
+        let until = tokio::time::Instant::now() + time;
+        let mut answers = Vec::with_capacity(asked.len());
+        for answer in asked {
+            let answer = tokio::time::timeout_at(until, answer).await;
+            answers.push(answer.ok().and_then(Result::ok));
+        }
+        answers
     }
 
     /// Sends an order to the services, and awaits the answer.
@@ -304,7 +319,13 @@ impl Appliance {
     /// Ends all connections.
     pub(crate) async fn end_all(&self, how: Kill) {
         let mut after = None;
-        while let Some(page) = self.ask(|reply| Question::Conns { after, reply }).await {
+        // The names are enough, so no worker is asked: a silent one would have to answer.
+        let without: Vec<_> = (0..self.node.workers()).map(WorkerId).collect();
+        let page = |after| {
+            let without = without.clone();
+            self.ask(move |reply| Question::Conns { after, without, reply })
+        };
+        while let Some(page) = page(after).await {
             for c in &page.conns {
                 let id = c.view.id;
                 self.ask(|reply| Question::Kill { id, how, reply }).await;

@@ -400,6 +400,10 @@ pub struct WorkerStatus {
     pub port_socket: Option<u32>,
     /// True if the worker runs.
     pub running: bool,
+    /// Time that the worker has spent in turns that found work, since the start; absent when the
+    /// worker has not answered in time.
+    #[serde(default)]
+    pub busy_ns: Option<u64>,
 }
 
 /// A listener, its service and its state.
@@ -494,6 +498,10 @@ pub struct Conns {
     pub conns: Vec<Conn>,
     /// Value for [`ConnsArgs::after`] to go on with, when there may be more connections.
     pub next: Option<u64>,
+    /// Numbers of the workers that have not answered in time: the state of TCP and the counters of
+    /// their connections are missing.
+    #[serde(default)]
+    pub silent: Vec<usize>,
 }
 
 /// A connection with its queue pair and its counters.

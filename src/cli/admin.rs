@@ -210,12 +210,12 @@ pub(crate) fn status(args: &Plain) -> Result<(), Failure> {
 
 pub(crate) fn conns(args: &ConnsCommand) -> Result<(), Failure> {
     let all = conns::all(&mut args.at.connect()?, args.args())?;
-    args.at.print(&all, |c| conns::table(&c.conns))
+    args.at.print(&all, conns::table)
 }
 
 pub(crate) fn qps(args: &ConnsCommand) -> Result<(), Failure> {
     let all = conns::all(&mut args.at.connect()?, args.args())?;
-    args.at.print(&conns::qps(&all), |q| conns::qp_table(&q.qps))
+    args.at.print(&conns::qps(&all), conns::qp_table)
 }
 
 /// Returns all connections, and all connected queue pairs, as the commands for them print them.

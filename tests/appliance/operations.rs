@@ -3,11 +3,42 @@
 use serde_json::Value;
 
 use crate::lab::{Appliance, PEER, listen};
+use crate::watchdog::{StoppedThread, thread_of};
 
 fn numbers(v: &Value, keys: &[&str]) {
     for key in keys {
         assert!(v[key].is_u64(), "{key}: {v}");
     }
+}
+
+#[test]
+fn test_lists_name_worker_that_does_not_answer_and_show_the_rest() {
+    let a = Appliance::start(&listen(7174, "rping"));
+    let _rping = a.rping(7174);
+    let conn = a.conns("rping", 1)[0]["conn"].clone();
+    assert_eq!(a.ask(&["conns"])["silent"], serde_json::json!([]));
+    let stopped = StoppedThread::new(thread_of(a.pid(), "heddle-w"));
+    for (command, list) in [("conns", "conns"), ("qps", "qps"), ("stats", "counters")] {
+        let answer = a.ask(&[command]);
+        let silent = answer["silent"].as_array().unwrap();
+        assert!(silent.contains(&0.into()), "{command}: {answer}");
+        assert!(!answer[list].as_array().unwrap().is_empty(), "{command}: {answer}");
+    }
+    let text = a.command(&["conns"]);
+    assert_eq!(text.status.code(), Some(0));
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("worker 0 has not answered"), "{text}");
+    // The number in the list is good for the end of the connection.
+    assert!(text.contains(&conn.to_string()), "{text}");
+    let status = a.ask(&["status"]);
+    assert!(status["workers"][0]["busy_ns"].is_null(), "{status}");
+    a.ask(&["conn", "kill", &conn.to_string()]);
+    drop(stopped);
+    let until = std::time::Instant::now() + crate::lab::PATIENCE;
+    while !a.ask(&["conns"])["conns"].as_array().unwrap().is_empty() {
+        assert!(std::time::Instant::now() < until, "the connection has ended");
+    }
+    assert!(a.ask(&["status"])["workers"][0]["busy_ns"].as_u64().is_some_and(|ns| ns > 0));
 }
 
 #[test]

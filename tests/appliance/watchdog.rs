@@ -8,10 +8,10 @@ use crate::lab::{Appliance, PATIENCE};
 use crate::net::Lab;
 
 /// A thread of another process, stopped for as long as this value lives.
-struct StoppedThread(libc::pid_t);
+pub(crate) struct StoppedThread(libc::pid_t);
 
 impl StoppedThread {
-    fn new(thread: libc::pid_t) -> StoppedThread {
+    pub(crate) fn new(thread: libc::pid_t) -> StoppedThread {
         let none = std::ptr::null_mut::<libc::c_void>();
         // SAFETY: the calls make the kernel stop a thread of our child, and wait until it has.
         unsafe {
@@ -33,7 +33,7 @@ impl Drop for StoppedThread {
 }
 
 /// Returns the thread of a process whose name begins with `name`.
-fn thread_of(process: i32, name: &str) -> libc::pid_t {
+pub(crate) fn thread_of(process: i32, name: &str) -> libc::pid_t {
     let tasks =
         fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
     let found = tasks.filter(|task| {

@@ -6,7 +6,7 @@ use heddle_base::Instant;
 use heddle_dataplane::{Command, ConnFacts, INSPECT_MAX};
 use heddle_rnic::Order;
 use heddle_tcp::ConnId;
-use heddle_types::{CmId, Request};
+use heddle_types::{CmId, Request, WorkerId};
 
 use super::Control;
 use crate::ask::{ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
@@ -36,7 +36,7 @@ impl Control {
                     link.ask_snapshot(reply);
                 }
             }
-            Question::Conns { after, reply } => self.ask_conns(after, reply),
+            Question::Conns { after, without, reply } => self.ask_conns(after, &without, reply),
             Question::Control { reply } => reply.answer(ControlState {
                 counters: self.counters(),
                 gauges: self.cm.gauges(),
@@ -112,7 +112,7 @@ impl Control {
         }
     }
 
-    fn ask_conns(&mut self, after: Option<CmId>, reply: Reply<ConnPage>) {
+    fn ask_conns(&mut self, after: Option<CmId>, without: &[WorkerId], reply: Reply<ConnPage>) {
         let views: Vec<_> = self.cm.conns(after).take(INSPECT_MAX).collect();
         let next = (views.len() == INSPECT_MAX).then(|| views.last().map(|v| v.id)).flatten();
         let mut of_worker: Vec<Vec<ConnId>> = vec![Vec::new(); self.links.len()];
@@ -133,12 +133,18 @@ impl Control {
             });
             ConnStatus { view, agreed: c.and_then(|c| c.agreed), qp, facts: None }
         };
-        let page = ConnPage { conns: views.into_iter().map(status).collect(), next };
+        let conns = views.into_iter().map(status).collect();
+        let mut page = ConnPage { conns, next, silent: Vec::new() };
         let number = self.pages.next;
         let mut workers = 0;
-        for (link, conns) in self.links.iter_mut().zip(of_worker) {
-            if !conns.is_empty() && link.ask_about(number, conns.into()) {
+        for (n, (link, conns)) in self.links.iter_mut().zip(of_worker).enumerate() {
+            if conns.is_empty() || without.contains(&WorkerId(n)) {
+                continue;
+            }
+            if link.ask_about(number, conns.into()) {
                 workers += 1;
+            } else if link.is_up() {
+                page.silent.push(WorkerId(n));
             }
         }
         if workers == 0 {

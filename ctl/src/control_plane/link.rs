@@ -9,6 +9,10 @@ use heddle_tcp::ConnId;
 
 use crate::ask::Reply;
 
+/// Questions of each kind that a worker may leave unanswered. Further questions are refused: a
+/// worker that does not answer would otherwise fill its ring, and applications would wait for it.
+const QUESTIONS: usize = 64;
+
 /// The control plane's ends of the rings to one worker, and its orders and questions that are under
 /// way.
 #[derive(Debug)]
@@ -85,9 +89,10 @@ impl WorkerLink {
         self.rings.as_mut().map_or(Err(NoReport::Yet), |(_, reports)| reports.recv())
     }
 
-    /// Orders a snapshot. If the worker has ended, `reply` is dropped, which ends the wait for it.
+    /// Orders a snapshot. If the worker has ended, or has left [`QUESTIONS`] unanswered, `reply` is
+    /// dropped, which ends the wait for it.
     pub(super) fn ask_snapshot(&mut self, reply: Reply<Box<WorkerSnapshot>>) {
-        if self.is_up() {
+        if self.is_up() && self.snapshots.len() < QUESTIONS {
             self.snapshots.push_back(reply);
             self.order(Command::Snapshot);
         }
@@ -100,14 +105,15 @@ impl WorkerLink {
         }
     }
 
-    /// Orders the worker's facts about `conns`, for the list `number`; returns false if there is no
-    /// worker to answer.
+    /// Orders the worker's facts about `conns`, for the list `number`; returns false if the
+    /// worker has ended, or has left [`QUESTIONS`] unanswered.
     pub(super) fn ask_about(&mut self, number: u64, conns: Box<[ConnId]>) -> bool {
-        if self.is_up() {
+        let asked = self.is_up() && self.inspections.len() < QUESTIONS;
+        if asked {
             self.inspections.push_back(number);
             self.order(Command::Inspect(conns));
         }
-        self.is_up()
+        asked
     }
 
     /// Returns the number of the list that the worker's answer is for: the oldest that waits.

@@ -273,7 +273,7 @@ fn test_gateway_reports_which_two_connections_form_a_pair() {
     w.establish(FROM_IB);
     let (to, from) = std::sync::mpsc::channel();
     let reply = Reply::new(move |page| to.send(page).unwrap());
-    w.via.asker().ask(Question::Conns { after: None, reply }).unwrap();
+    w.via.asker().ask(Question::Conns { after: None, without: Vec::new(), reply }).unwrap();
     let page = w.until("an answer", |_| from.try_recv().ok());
     let seen: Vec<_> = page.conns.iter().map(|c| (c.view.transport, c.view.remote.ip())).collect();
     assert_eq!(seen, [(FROM_IWARP, TARGET.into()), (FROM_IB, ASKER.into())]);

@@ -1,7 +1,9 @@
 //! Requests that read the appliance's state.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 
+use heddle_ctl::{ConnPage, ConnStatus, Question};
 use heddle_ctl::{ConnStatus, Question};
 use heddle_dataplane::WorkerSnapshot;
 use heddle_socket::Fault;
@@ -10,15 +12,19 @@ use heddle_socket::admin::{
     MrsArgs, Port, Ports, Qp, Stats, Status, Tcp, WorkerStatus,
 };
 use heddle_types::{Access as Rights, AppId, CmId, WorkerId};
+use tokio::time::timeout;
 
 use super::links::History;
-use super::{Appliance, silent};
+use super::{Appliance, LISTED, silent};
 use crate::access::Access;
 use crate::config;
 use crate::services::Stage;
 
 /// Name of the service that has the forwarded connections.
 const FORWARD: &str = "forward";
+
+/// Time that a worker has to answer for its line of the status, which goes without it.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Default number of connections in an answer.
 const CONNS: usize = 256;
@@ -27,6 +33,7 @@ impl Appliance {
     pub(crate) async fn status(&self) -> Result<Status, Fault> {
         let control = self.ask(|reply| Question::Control { reply }).await;
         let control = control.ok_or_else(|| silent("the control plane"))?;
+        let busy = self.busy().await;
         let registry = self.node.hub().registry();
         let config = self.config.borrow();
         let services = self.services.borrow().list();
@@ -70,6 +77,7 @@ impl Appliance {
             socket: place.socket,
             port_socket: place.wanted,
             running: place.running,
+            busy_ns: busy.get(worker).copied().flatten(),
         });
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -91,6 +99,13 @@ impl Appliance {
             draining_ns: self.draining_since(),
             control: self.control_status(),
         })
+    }
+
+    /// Returns the time that each worker has been busy, where the worker answers soon.
+    async fn busy(&self) -> Vec<Option<u64>> {
+        let Ok(_turn) = timeout(SOON, self.asking.lock()).await else { return Vec::new() };
+        let all = self.snapshots(SOON).await;
+        all.into_iter().map(|s| Some(s?.worker.busy_ns)).collect()
     }
 
     /// Returns true if the application is the gateway, which has the forwarded connections.
@@ -126,33 +141,55 @@ impl Appliance {
         }
     }
 
-    /// Returns the next connections, page by page from the control plane.
+    /// Returns a page of connections, without facts of the workers in `mute`. Adds the workers to
+    /// `mute` that answer neither for this page nor for their counters.
+    async fn page(&self, after: Option<CmId>, mute: &mut Vec<WorkerId>) -> Result<ConnPage, Fault> {
+        let _turn = self.asking.lock().await;
+        let page = |without| self.put(move |reply| Question::Conns { after, without, reply });
+        for _ in 0..2 {
+            if let Ok(answer) = timeout(LISTED, page(mute.clone())).await {
+                return answer.map_err(|_| silent("the control plane"));
+            }
+            let answers = self.snapshots(LISTED).await;
+            let no_answer = answers.iter().enumerate().filter(|(_, a)| a.is_none());
+            *mute = no_answer.map(|(n, _)| WorkerId(n)).collect();
+        }
+        Err(silent("the control plane"))
+    }
+
+    /// Returns the next connections, page by page from the control plane. A worker that does not
+    /// answer is named, and its connections are listed as the control plane knows them.
     pub(crate) async fn conns(&self, args: &ConnsArgs) -> Result<Conns, Fault> {
         let at_ns = self.at_ns();
         let limit = args.limit.unwrap_or(CONNS).clamp(1, MAX_CONNS);
         let (mut conns, mut after) = (Vec::new(), args.after.map(CmId));
         let pairs = self.forwarded().pairs;
+        let mut mute = Vec::new();
+        let running: Vec<_> = self.node.places().map(|place| place.running).collect();
+        let answer = |conns, next: Option<CmId>, mute: &[WorkerId]| {
+            // The end of a worker is no silence: its connections have ended.
+            let silent = mute.iter().map(|w| w.0).filter(|w| running.get(*w) == Some(&true));
+            Conns { at_ns, conns, next: next.map(|a| a.0), silent: silent.collect() }
+        };
         // The limit keeps a filter that lets nothing through from reading all connections in one
         // answer.
         for _ in 0..MAX_CONNS {
-            let turn = self.asking.lock().await;
-            let page = self.ask(|reply| Question::Conns { after, reply }).await;
-            drop(turn);
-            let page = page.ok_or_else(|| silent("a worker"))?;
+            let page = self.page(after, &mut mute).await?;
+            mute.extend(page.silent);
             for c in &page.conns {
                 after = Some(c.view.id);
                 if passes(args, c) {
                     conns.push(self.conn(c, pairs.get(&c.view.id).copied()));
                     if conns.len() == limit {
-                        return Ok(Conns { at_ns, conns, next: after.map(|a| a.0) });
+                        return Ok(answer(conns, after, &mute));
                     }
                 }
             }
             if page.next.is_none() {
-                return Ok(Conns { at_ns, conns, next: None });
+                return Ok(answer(conns, None, &mute));
             }
         }
-        Ok(Conns { at_ns, conns, next: after.map(|a| a.0) })
+        Ok(answer(conns, after, &mute))
     }
 
     fn conn(&self, c: &ConnStatus, pair: Option<CmId>) -> Conn {
@@ -235,9 +272,8 @@ impl Appliance {
         let control = self.ask(|reply| Question::Control { reply }).await;
         let control = control.ok_or_else(|| silent("the control plane"))?;
         let mut sum = Sum::default();
-        for n in 0..self.node.workers() {
-            let worker = WorkerId(n);
-            match self.ask(|reply| Question::Snapshot { worker, reply }).await {
+        for (n, answer) in self.snapshots(2 * LISTED).await.into_iter().enumerate() {
+            match answer {
                 Some(snapshot) => sum.add(n, &snapshot),
                 None => sum.silent.push(n),
             }

@@ -20,6 +20,8 @@ pub(super) fn all(client: &mut Client, args: ConnsArgs) -> Result<Conns, Failure
             all.at_ns = more.at_ns;
         }
         all.conns.append(&mut more.conns);
+        let new = more.silent.into_iter().filter(|w| !all.silent.contains(w)).collect::<Vec<_>>();
+        all.silent.extend(new);
         all.next = more.next;
         after = more.next;
         if after.is_none() || all.conns.len() >= most {
@@ -33,6 +35,8 @@ pub(super) fn all(client: &mut Client, args: ConnsArgs) -> Result<Conns, Failure
 pub(super) struct Qps {
     at_ns: u64,
     pub(super) qps: Vec<OfConn>,
+    /// Workers that have not answered.
+    silent: Vec<usize>,
 }
 
 #[derive(Serialize)]
@@ -57,12 +61,15 @@ pub(super) fn qps(all: &Conns) -> Qps {
             qp: c.qp.clone()?,
         })
     };
-    Qps { at_ns: all.at_ns, qps: all.conns.iter().filter_map(of).collect() }
+    let qps = all.conns.iter().filter_map(of).collect();
+    Qps { at_ns: all.at_ns, qps, silent: all.silent.clone() }
 }
 
-pub(super) fn table(conns: &[Conn]) -> String {
-    let rows = conns.iter().map(|c| {
+pub(super) fn table(all: &Conns) -> String {
+    let rows = all.conns.iter().map(|c| {
         let tcp = c.tcp.clone().unwrap_or_default();
+        // Without its worker's answer, nothing is known of a connection's TCP.
+        let known = |value: String| if c.tcp.is_some() { value } else { "-".into() };
         vec![
             c.conn.to_string(),
             // Each connection of a forwarded pair names the other.
@@ -77,18 +84,25 @@ pub(super) fn table(conns: &[Conn]) -> String {
             c.worker.to_string(),
             c.agreed.as_ref().map_or_else(String::new, agreed),
             tcp.srtt_ns.map_or_else(|| "-".into(), micros),
-            tcp.cwnd.to_string(),
-            tcp.in_flight.to_string(),
-            tcp.acked.to_string(),
-            tcp.received.to_string(),
-            tcp.retransmits.to_string(),
+            known(tcp.cwnd.to_string()),
+            known(tcp.in_flight.to_string()),
+            known(tcp.acked.to_string()),
+            known(tcp.received.to_string()),
+            known(tcp.retransmits.to_string()),
         ]
     });
     let head = [
         "conn", "service", "state", "local", "remote", "worker", "agreed", "srtt us", "cwnd",
         "flight", "sent", "received", "retx",
     ];
-    align(&head, rows, 5)
+    align(&head, rows, 5) + &silent(&all.silent)
+}
+
+/// Names the workers that have not answered, a line for each.
+pub(super) fn silent(workers: &[usize]) -> String {
+    workers.iter().fold(String::new(), |text, w| {
+        text + &format!("worker {w} has not answered: what it knows is missing here\n")
+    })
 }
 
 /// Formats revision, CRC, Reads in each direction and markers: `2 crc 16/16`.
@@ -102,8 +116,8 @@ fn agreed(a: &heddle::socket::admin::Agreed) -> String {
     format!("{}{crc} {}/{}{markers}", a.revision, a.ird, a.ord)
 }
 
-pub(super) fn qp_table(qps: &[OfConn]) -> String {
-    let rows = qps.iter().map(|o| {
+pub(super) fn qp_table(all: &Qps) -> String {
+    let rows = all.qps.iter().map(|o| {
         let q = &o.qp;
         vec![
             q.qpn.to_string(),
@@ -123,7 +137,7 @@ pub(super) fn qp_table(qps: &[OfConn]) -> String {
         "qp", "state", "service", "remote", "worker", "pd", "sends", "receives", "tx bytes",
         "rx bytes", "conn",
     ];
-    align(&head, rows, 4)
+    align(&head, rows, 4) + &silent(&all.silent)
 }
 
 /// Converts nanoseconds to microseconds.

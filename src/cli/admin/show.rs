@@ -55,9 +55,10 @@ pub(super) fn status(s: &Status) -> String {
             (Some(at), None) => at.to_string(),
             (Some(at), Some(port)) => format!("{at} (port: {port})"),
         };
-        vec![w.port.clone(), running.into(), w.worker.to_string(), lcore, socket]
+        let busy = if w.running { busy(w.busy_ns, s.at_ns) } else { "-".into() };
+        vec![w.port.clone(), running.into(), w.worker.to_string(), lcore, socket, busy]
     });
-    text += &align(&["port", "worker is", "worker", "lcore", "socket"], workers, 2);
+    text += &align(&["port", "worker is", "worker", "lcore", "socket", "busy"], workers, 2);
     text.push('\n');
     let listeners = s.listeners.iter().map(|l| {
         let startups = format!("{}/{}", l.startups, l.backlog);
@@ -97,6 +98,14 @@ pub(super) fn status(s: &Status) -> String {
         text += &align(&head, clients, 1);
     }
     text
+}
+
+/// Formats the share of the time since the start in which a worker had work.
+fn busy(busy_ns: Option<u64>, at_ns: u64) -> String {
+    let Some(busy_ns) = busy_ns else { return "no answer".into() };
+    #[expect(clippy::cast_precision_loss, reason = "for people to read")]
+    let share = busy_ns as f64 / at_ns.max(1) as f64;
+    format!("{:.1}%", 100.0 * share.min(1.0))
 }
 
 /// Makes a row for each directory of an NFS listener: each directory counts its own calls and
@@ -197,9 +206,7 @@ pub(super) fn stats(s: &Stats, all: bool, help: bool) -> String {
         head.push("what it counts");
     }
     let mut text = align(&head, rows, 2);
-    for w in &s.silent {
-        let _ = writeln!(text, "worker {w} has not answered");
-    }
+    text += &super::conns::silent(&s.silent);
     text
 }
 

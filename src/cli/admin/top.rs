@@ -91,6 +91,7 @@ fn print(old: &Sample, new: &Sample, as_json: bool) {
             "ports": ports.collect::<Vec<_>>(),
             "exports": exports.collect::<Vec<_>>(),
             "conns": conns.collect::<Vec<_>>(),
+            "silent": new.silent(),
         });
         return say(&format!("{all}\n"));
     }
@@ -102,7 +103,8 @@ fn print(old: &Sample, new: &Sample, as_json: bool) {
         [] => String::new(),
         all => align(&export, all.iter().map(|e| export_cells(e).to_vec()), 2) + "\n",
     };
-    say(&format!("{workers}\n{ports}\n{exports}{conns}"));
+    let silent = super::conns::silent(&new.silent());
+    say(&format!("{workers}\n{ports}\n{exports}{conns}{silent}"));
 }
 
 /// Draws until the user presses `q`. An appliance that restarts is found again.

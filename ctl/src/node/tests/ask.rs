@@ -16,7 +16,7 @@ fn reply<T: Send + 'static>() -> (Reply<T>, Receiver<T>) {
 
 fn page(asker: &Asker, after: Option<CmId>) -> ConnPage {
     let (reply, answer) = reply();
-    asker.ask(Question::Conns { after, reply }).unwrap();
+    asker.ask(Question::Conns { after, without: Vec::new(), reply }).unwrap();
     answer.recv_timeout(PROMPT).unwrap()
 }
 
@@ -119,12 +119,62 @@ fn test_asker_is_answered_without_facts_when_worker_ends() {
     let (_listener, _here, _there) = p.connect();
     p.orders[0].pause.store(true, Ordering::Relaxed);
     let (reply, answer) = reply();
-    p.node.asker().ask(Question::Conns { after: None, reply }).unwrap();
+    p.node.asker().ask(Question::Conns { after: None, without: Vec::new(), reply }).unwrap();
     thread::sleep(Duration::from_millis(50));
     assert!(answer.try_recv().is_err(), "the worker has not been asked");
     p.orders[0].panic.store(true, Ordering::Relaxed);
     let page: ConnPage = answer.recv_timeout(PROMPT).unwrap();
     assert!(page.conns.iter().all(|c| c.facts.is_none()));
+}
+
+#[test]
+fn test_asker_lists_connections_without_facts_of_worker_that_it_leaves_out() {
+    let p = pair("ask6");
+    let (_listener, _here, _there) = p.connect();
+    p.orders[0].pause.store(true, Ordering::Relaxed);
+    let (reply, answer) = reply();
+    let question = Question::Conns { after: None, without: vec![WorkerId(0)], reply };
+    p.node.asker().ask(question).unwrap();
+    let page: ConnPage = answer.recv_timeout(PROMPT).unwrap();
+    assert_eq!((page.conns.len(), page.silent.len()), (1, 0));
+    assert!(page.conns[0].facts.is_none());
+    // The connection has a name by which it can be ended.
+    assert!(kill(&p.node.asker(), page.conns[0].view.id, Kill::Reset));
+    p.orders[0].pause.store(false, Ordering::Relaxed);
+}
+
+/// A program may watch an RNIC for hours while a worker hangs: the control plane serves
+/// applications all the same, and names the worker.
+#[test]
+fn test_control_plane_refuses_questions_to_worker_that_leaves_many_unanswered() {
+    const MORE_THAN_THE_RING: usize = 5000;
+    let p = pair("ask7");
+    let (_listener, _here, _there) = p.connect();
+    p.orders[0].pause.store(true, Ordering::Relaxed);
+    let asker = p.node.asker();
+    let send = |question: fn(&Asker) -> Result<(), heddle_verbs::DeviceError>| {
+        // The control thread takes the questions as fast as it can.
+        while question(&asker).is_err() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    for _ in 0..MORE_THAN_THE_RING {
+        send(|asker| {
+            let reply = reply().0;
+            asker.ask(Question::Conns { after: None, without: Vec::new(), reply })
+        });
+        send(|asker| asker.ask(Question::Snapshot { worker: WorkerId(0), reply: reply().0 }));
+    }
+    let silent = page(&asker, None);
+    assert_eq!((silent.silent, silent.conns.len()), (vec![WorkerId(0)], 1));
+    let (reply, control) = reply();
+    asker.ask(Question::Control { reply }).unwrap();
+    assert_eq!(control.recv_timeout(PROMPT).unwrap().gauges.conns, 1);
+    p.orders[0].pause.store(false, Ordering::Relaxed);
+    let until = Instant::now() + PROMPT;
+    while page(&asker, None).conns[0].facts.is_none() {
+        assert!(Instant::now() < until, "the worker answers again");
+    }
 }
 
 /// Each worker names its own connections, so the same name may occur at several workers.

@@ -1,7 +1,7 @@
 //! Two samples, and the rates between them.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use heddle::socket::admin::{Conn, Conns, Export, Listener, Ports, Stats, Status};
 
@@ -13,6 +13,14 @@ pub(super) struct Sample {
     pub(super) conns: Conns,
     /// Has the exports of its NFS listeners.
     pub(super) status: Status,
+}
+
+impl Sample {
+    /// Returns the workers that have not answered a question of the sample.
+    pub(super) fn silent(&self) -> Vec<usize> {
+        let all = self.stats.silent.iter().chain(&self.conns.silent);
+        all.copied().collect::<BTreeSet<_>>().into_iter().collect()
+    }
 }
 
 /// The key that orders the table of connections.
@@ -52,7 +60,7 @@ impl Order {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct WorkerRow {
     pub(super) worker: usize,
-    /// Share of its polls that found work, 0 to 1.
+    /// Share of the time that it spent in turns that found work, 0 to 1.
     pub(super) busy: f64,
     pub(super) tx_bits: f64,
     pub(super) rx_bits: f64,
@@ -126,10 +134,10 @@ pub(super) fn workers(old: &Stats, new: &Stats) -> Vec<WorkerRow> {
             // A worker that did not answer before has no rate yet.
             value(&old).zip(value(&new)).map_or(0.0, |(old, new)| rate(old, new, ns))
         };
-        let polls = per_second("worker", "polls");
         WorkerRow {
             worker,
-            busy: if polls > 0.0 { per_second("worker", "busy_polls") / polls } else { 0.0 },
+            // A turn that ends within the sample may have begun before it.
+            busy: (per_second("worker", "busy_ns") / 1e9).min(1.0),
             tx_bits: 8.0 * per_second("qp", "tx_bytes"),
             rx_bits: 8.0 * per_second("qp", "rx_bytes"),
             tx_fpdus: per_second("qp", "tx_fpdus"),
@@ -239,10 +247,13 @@ mod tests {
             workers: workers.to_vec(),
             ..Counter::default()
         };
-        let polls: Vec<u64> = bytes.iter().map(|b| b * 4).collect();
+        // A worker that spins finds work in few of its polls, however long it works for them.
+        let polls: Vec<u64> = bytes.iter().map(|b| b * 1_000_000).collect();
+        let busy: Vec<u64> = bytes.iter().map(|b| b * 25_000_000).collect();
         let counters = vec![
             counter("worker", "polls", &polls),
             counter("worker", "busy_polls", bytes),
+            counter("worker", "busy_ns", &busy),
             counter("qp", "tx_bytes", bytes),
         ];
         Stats { at_ns, workers: workers.to_vec(), counters, ..Stats::default() }
@@ -254,6 +265,9 @@ mod tests {
         let rows = workers(&old, &new);
         assert_eq!((rows[0].tx_bits, rows[1].tx_bits), (80.0, 24.0));
         assert_eq!((rows[0].busy, rows[0].rx_bits), (0.25, 0.0));
+        // The time of a long turn counts when the turn ends.
+        let soon = stats(1_000_000, &[0, 1], &[12, 0]);
+        assert_eq!(workers(&old, &soon)[0].busy, 1.0);
         // A worker that did not answer before has no rate yet, and does not take another worker's.
         let rows = workers(&stats(0, &[1], &[5]), &new);
         assert_eq!((rows[0].tx_bits, rows[1].tx_bits), (0.0, 4.0));
@@ -312,9 +326,9 @@ mod tests {
             ..Conn::default()
         };
         let zero = |n| conn(n, 0, 0, None);
-        let old = Conns { at_ns: 0, conns: vec![zero(1), zero(2), zero(3)], next: None };
+        let old = Conns { at_ns: 0, conns: vec![zero(1), zero(2), zero(3)], ..Conns::default() };
         let now = vec![conn(1, 5, 0, Some(9)), conn(2, 9, 1, None), conn(3, 1, 4, Some(10))];
-        let new = Conns { at_ns: 1_000_000_000, conns: now, next: None };
+        let new = Conns { at_ns: 1_000_000_000, conns: now, ..Conns::default() };
         let order = |o| conns(&old, &new, o).iter().map(|r| r.conn.conn).collect::<Vec<_>>();
         assert_eq!(order(Order::Number), [1, 2, 3]);
         assert_eq!(order(Order::Rate), [2, 1, 3]);

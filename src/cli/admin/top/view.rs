@@ -99,7 +99,7 @@ impl View {
             Constraint::Min(3),
         ])
         .areas(frame.area());
-        frame.render_widget(self.title(conns.len()), title);
+        frame.render_widget(self.title(conns.len(), &new.silent()), title);
         table(frame, worker, WORKER, workers.iter().map(worker_cells), [7, 5]);
         table(frame, port, PORT, ports.iter().map(port_cells), [7, 5]);
         if exported > 0 {
@@ -109,10 +109,14 @@ impl View {
         table(frame, conn, CONN, shown.map(conn_cells), [12, 21]);
     }
 
-    fn title(&self, conns: usize) -> Line<'static> {
-        let text = match &self.trouble {
-            Some(trouble) => format!("heddle: {trouble}"),
-            None => format!(
+    fn title(&self, conns: usize, silent: &[usize]) -> Line<'static> {
+        let text = match (&self.trouble, silent) {
+            (Some(trouble), _) => format!("heddle: {trouble}"),
+            (None, [_, ..]) => {
+                let silent: Vec<_> = silent.iter().map(usize::to_string).collect();
+                format!("heddle: no answer of worker {}", silent.join(", "))
+            }
+            (None, []) => format!(
                 "heddle: {conns} connections by {}   q quits, s sorts, arrows move",
                 self.order.name()
             ),
@@ -210,6 +214,12 @@ mod tests {
         let all = screen(80, 24, 5, &view).join("\n");
         assert!(!all.contains("10.255.255.2:") && all.contains("10.255.255.3:"), "{all}");
         assert!(all.contains("no answer"), "{all}");
+    }
+
+    #[test]
+    fn test_title_names_workers_that_have_not_answered() {
+        let line = VIEW.title(1, &[0, 3]);
+        assert_eq!(line.to_string(), "heddle: no answer of worker 0, 3");
     }
 
     /// The view draws nothing outside the terminal, however small the terminal is.
