@@ -62,7 +62,7 @@ pub enum ExchangeError {
     #[error("the connection ended: {0}")]
     Ended(DisconnectReason),
     /// A request failed, and the connection goes on.
-    #[error("a request failed on a connection that goes on: {0:?}")]
+    #[error("a request failed on a connection that goes on: {0}")]
     Failed(CqeStatus),
     /// There is a completion too many or too few.
     #[error("{0}")]

@@ -76,7 +76,7 @@ pub enum TransferError {
     #[error("the connection ended early: {0}")]
     Disconnected(DisconnectReason),
     /// An operation failed.
-    #[error("operation {0} failed: {1:?}")]
+    #[error("operation {0} failed: {1}")]
     Completion(u64, CqeStatus),
     /// The device did not take a work request.
     #[error("cannot post: {0}")]

@@ -91,6 +91,17 @@ pub enum Refusal {
 pub(crate) const ERR_VERS: u32 = 1;
 const ERR_CHUNK: u32 = 2;
 
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Refusal::Versions { low, high } => {
+                write!(f, "the peer speaks versions {low} to {high} of RPC-over-RDMA (ERR_VERS)")
+            }
+            Refusal::Chunk => f.write_str("the peer cannot carry out the message (ERR_CHUNK)"),
+        }
+    }
+}
+
 impl Refusal {
     fn decode(r: &mut Reader<'_>) -> Result<Refusal, xdr::Error> {
         let at = r.at();

@@ -80,7 +80,7 @@ struct Silent(Duration);
 
 /// The reason for ending a connection whose work request failed while the connection was up.
 #[derive(Debug, thiserror::Error)]
-#[error("a request could not be carried out: {0:?}")]
+#[error("a request could not be carried out: {0}")]
 struct NotCarriedOut(CqeStatus);
 
 impl<T> Connections<T> {

@@ -193,7 +193,7 @@ impl<P: Protocol> Server<P> {
                 }
             }
             CmEvent::Established { id, remote, agreed, .. } => {
-                info!(peer = %remote, ?agreed, "connected");
+                info!(peer = %remote, "connected: {agreed}");
                 let Some((place, _)) = self.conns.find(id) else { return };
                 let Some(conn) = self.conns.get_mut(place) else { return };
                 match self.protocol.established(place, &mut conn.state, &agreed) {

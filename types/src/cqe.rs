@@ -1,5 +1,7 @@
 //! Completions.
 
+use core::fmt;
+
 use crate::atomic::AtomicOp;
 use crate::mr::BindError;
 use crate::number::{Qpn, Stag};
@@ -79,6 +81,23 @@ pub enum CqeStatus {
     RemoteOperation(TermCode),
 }
 
+impl fmt::Display for CqeStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CqeStatus::Success => f.write_str("success"),
+            CqeStatus::Flushed => f.write_str("flushed, because the connection has ended"),
+            CqeStatus::LocalLength => f.write_str("the peer's message is longer than the buffer"),
+            CqeStatus::LocalProtection => {
+                f.write_str("the request's own memory may not be used for it")
+            }
+            CqeStatus::LocalQpOperation(e) => write!(f, "the request cannot be carried out: {e}"),
+            CqeStatus::LocalBind(e) => write!(f, "the STag cannot be bound or invalidated: {e}"),
+            CqeStatus::RemoteAccess(c) => write!(f, "the peer refuses access to its memory: {c}"),
+            CqeStatus::RemoteOperation(c) => write!(f, "terminated by the peer: {c}"),
+        }
+    }
+}
+
 impl CqeStatus {
     /// Returns true if the status is [`CqeStatus::Success`].
     pub const fn is_success(self) -> bool {
@@ -152,8 +171,8 @@ pub enum Cut {
     Start,
 }
 
-impl core::fmt::Display for Cut {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Cut::Fpdu => "in the middle of an FPDU",
             Cut::Message => "in the middle of a message",

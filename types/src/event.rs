@@ -59,6 +59,23 @@ pub struct Agreed {
     pub recv_markers: bool,
 }
 
+impl fmt::Display for Agreed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reads = format_args!("Reads {} in, {} out", self.ird, self.ord);
+        if self.transport == Transport::InfiniBand {
+            return write!(f, "InfiniBand, {reads}");
+        }
+        let crc = if self.crc { "CRC" } else { "no CRC" };
+        write!(f, "MPA revision {}, {crc}, {reads}", self.revision)?;
+        match (self.send_markers, self.recv_markers) {
+            (false, false) => Ok(()),
+            (true, false) => f.write_str(", markers out"),
+            (false, true) => f.write_str(", markers in"),
+            (true, true) => f.write_str(", markers both ways"),
+        }
+    }
+}
+
 /// Depths for RDMA Reads that a peer announces (RFC 6581 section 9.1). MPA revision 1 has no field
 /// for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -135,6 +135,27 @@ impl RtrSet {
     }
 }
 
+impl fmt::Display for Rtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rtr::Write => "Write",
+            Rtr::Read => "Read",
+            Rtr::Send => "Send",
+        })
+    }
+}
+
+impl fmt::Display for RtrSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = "";
+        for rtr in self.iter() {
+            write!(f, "{before}{rtr}")?;
+            before = ", ";
+        }
+        if before.is_empty() { f.write_str("none") } else { Ok(()) }
+    }
+}
+
 impl fmt::Debug for RtrSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
@@ -358,7 +379,7 @@ pub enum StartupError {
         max: u16,
     },
     /// This side can send no first message that the responder accepts.
-    #[error("no RTR message in common: ours {ours:?}, the responder's {theirs:?}")]
+    #[error("no RTR message in common: ours {ours}, the responder's {theirs}")]
     NoMatchingRtr {
         /// The first messages that this side can send.
         ours: RtrSet,

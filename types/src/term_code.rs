@@ -148,6 +148,20 @@ impl TermCode {
     pub const fn name(self) -> Option<&'static str> {
         self.canonical().fixed_name()
     }
+
+    /// Returns layer and error type in words, for a code without a name.
+    const fn kind(self) -> &'static str {
+        match (self.layer, self.etype) {
+            (TermCode::LAYER_RDMAP, 1) => "RDMAP: a protection error without a name",
+            (TermCode::LAYER_RDMAP, 2) => "RDMAP: an operation error without a name",
+            (TermCode::LAYER_RDMAP, _) => "RDMAP: an error without a name",
+            (TermCode::LAYER_DDP, 1) => "DDP: a tagged buffer error without a name",
+            (TermCode::LAYER_DDP, 2) => "DDP: an untagged buffer error without a name",
+            (TermCode::LAYER_DDP, _) => "DDP: an error without a name",
+            (TermCode::LAYER_LLP, _) => "MPA: an error without a name",
+            _ => "an error of an unknown layer",
+        }
+    }
 }
 
 impl fmt::Debug for TermCode {
@@ -158,7 +172,7 @@ impl fmt::Debug for TermCode {
 
 impl fmt::Display for TermCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.name().unwrap_or("unknown error");
+        let name = self.name().unwrap_or_else(|| self.kind());
         write!(f, "{name} ({:#x}/{:#x}/{:#04x})", self.layer, self.etype, self.code)
     }
 }

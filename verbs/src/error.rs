@@ -94,7 +94,7 @@ pub enum DeviceError {
     #[error("the queue pair is in use")]
     QpInUse,
     /// The state of the queue pair does not allow the operation.
-    #[error("a queue pair in state {0:?} does not allow it")]
+    #[error("a queue pair in state {0} does not allow it")]
     QpState(QpState),
     /// The queue pair has already had its connection: reset it, or make a new queue pair.
     #[error("the queue pair has had its connection")]

@@ -19,6 +19,8 @@
 //! application stops posting. [`Device::fail_qp`](crate::Device::fail_qp) leads from every state to
 //! `Error`, with or without a connection.
 
+use core::fmt;
+
 use crate::ring::layout::{phase, state};
 
 /// The state of a queue pair, from creation to the end of its connection.
@@ -38,6 +40,19 @@ pub enum QpState {
     /// The connection is over. All requests posted complete, with the status flushed if they have
     /// no other.
     Error,
+}
+
+impl fmt::Display for QpState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QpState::Init => "init",
+            QpState::Connecting => "connecting",
+            QpState::Rts => "rts",
+            QpState::Closing => "closing",
+            QpState::Terminate => "terminate",
+            QpState::Error => "error",
+        })
+    }
 }
 
 impl QpState {

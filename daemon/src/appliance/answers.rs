@@ -392,7 +392,7 @@ fn qp(c: &ConnStatus) -> Option<Qp> {
     Some(Qp {
         qpn: qp.qpn.0,
         pd: qp.pd.0,
-        state: format!("{:?}", qp.state).to_lowercase(),
+        state: qp.state.to_string(),
         sq_depth: qp.sq_depth,
         rq_depth: qp.rq_depth,
         shared: qp.shared,

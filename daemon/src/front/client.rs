@@ -109,7 +109,7 @@ async fn serve(
         }
         End::Evicted(why) => {
             count(&counters.evicted);
-            tracing::warn!(uid = peer.uid, ?pid, "an application is ended: {why}");
+            tracing::warn!(uid = peer.uid, pid, "an application is ended: {why}");
         }
         End::Broken(e) => {
             count(&counters.broken);

@@ -290,7 +290,7 @@ fn test_term_code_of_the_draft_means_the_same_as_the_rfc() {
 #[test]
 fn test_unknown_term_code_prints_its_numbers() {
     let c = TermCode::new(0xe, 0xd, 0x0c);
-    assert_eq!(c.to_string(), "unknown error (0xe/0xd/0x0c)");
+    assert_eq!(c.to_string(), "an error of an unknown layer (0xe/0xd/0x0c)");
     assert_eq!(TermCode::MPA_CRC.to_string(), "MPA: CRC mismatch (0x2/0x0/0x02)");
 }
 
@@ -337,5 +337,19 @@ proptest! {
         let c = Control::from_byte(b);
         prop_assert_eq!(c.to_byte(), b & 0xcf);
         let _ = format!("{c:?} {}", c.opcode);
+    }
+}
+
+#[test]
+fn test_term_code_prints_layer_and_error_in_words_with_numbers() {
+    for (code, text) in [
+        (TermCode::RDMAP_BOUNDS, "RDMAP: base or bounds violation (0x0/0x1/0x01)"),
+        (TermCode::new(0, 1, 0x77), "RDMAP: a protection error without a name (0x0/0x1/0x77)"),
+        (TermCode::new(1, 2, 9), "DDP: an untagged buffer error without a name (0x1/0x2/0x09)"),
+        (TermCode::new(2, 0, 99), "MPA: an error without a name (0x2/0x0/0x63)"),
+    ] {
+        assert_eq!(code.to_string(), text);
+        let status = heddle_types::CqeStatus::RemoteOperation(code);
+        assert_eq!(status.to_string(), format!("terminated by the peer: {text}"));
     }
 }

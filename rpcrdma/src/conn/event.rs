@@ -155,7 +155,7 @@ impl Filled {
 pub enum CallError {
     /// The peer refused the call. [`v2::Refusal::recovery`](crate::v2::Refusal::recovery) returns
     /// what the caller may do.
-    #[error("refused: {0:?}")]
+    #[error("refused: {0}")]
     Refused(Refusal),
     /// The connection did not understand the reply.
     #[error("bad reply: {0}")]
@@ -220,7 +220,7 @@ pub enum BadReply {
 pub enum ServeError {
     /// The connection could not convey the reply, or the upper layer refused the call; the peer got
     /// this error instead.
-    #[error("refused: {0:?}")]
+    #[error("refused: {0}")]
     Refused(Refusal),
     /// The connection is lost, and the peer may or may not have the reply.
     #[error("connection lost")]

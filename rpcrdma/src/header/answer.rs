@@ -23,6 +23,15 @@ pub enum Refusal {
     V2(v2::Refusal),
 }
 
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Refusal::V1(refusal) => refusal.fmt(f),
+            Refusal::V2(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
 /// An RDMA_ERROR or RDMA2_ERROR message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {

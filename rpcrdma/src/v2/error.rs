@@ -85,6 +85,33 @@ pub enum Refusal {
     Unknown(u32),
 }
 
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Refusal::Versions { low, high } => {
+                write!(f, "the peer speaks versions {low} to {high} of RPC-over-RDMA")
+            }
+            Refusal::BadXdr => f.write_str("the peer does not understand the header"),
+            Refusal::BadPropval => f.write_str("a property has a value of another type"),
+            Refusal::InvalHtype => f.write_str("the peer does not know the header type"),
+            Refusal::InvalCont => f.write_str("the message may not follow the one before"),
+            Refusal::ReadChunks { max } => write!(f, "more than {max} Read chunks"),
+            Refusal::WriteChunks { max } => write!(f, "more than {max} Write chunks"),
+            Refusal::Segments { max } => write!(f, "more than {max} segments in a chunk"),
+            Refusal::WriteResource { chunk, needed } => {
+                write!(f, "Write chunk {chunk} is shorter than its result of {needed} bytes")
+            }
+            Refusal::ReplyResource { needed } => {
+                write!(f, "the Reply chunk is shorter than the reply of {needed} bytes")
+            }
+            Refusal::VersMismatch => f.write_str("the message has another version"),
+            Refusal::System => f.write_str("the peer cannot carry out the message"),
+            Refusal::Unknown(_) => f.write_str("an error without a name"),
+        }?;
+        write!(f, " (RDMA2_ERROR {})", self.code())
+    }
+}
+
 impl Refusal {
     /// Returns the code of the error.
     pub const fn code(self) -> u32 {

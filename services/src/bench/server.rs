@@ -196,7 +196,7 @@ impl BenchServer {
                 }
             }
             CmEvent::Established { id, remote, agreed, .. } => {
-                info!(peer = %remote, ?agreed, "connected");
+                info!(peer = %remote, "connected: {agreed}");
                 self.conns.expect_word(id);
             }
             CmEvent::ConnectError { id, error, .. } => {

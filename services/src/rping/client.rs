@@ -44,7 +44,7 @@ pub enum RpingError {
     #[error("the connection ended after {0} messages: {1}")]
     Disconnected(u64, DisconnectReason),
     /// An operation failed.
-    #[error("message {0}: an operation failed: {1:?}")]
+    #[error("message {0}: an operation failed: {1}")]
     Completion(u64, CqeStatus),
     /// The device did not take a work request.
     #[error("cannot post: {0}")]
@@ -234,7 +234,7 @@ impl RpingClient {
     fn handle_event(&mut self, event: CmEvent) -> Result<(), RpingError> {
         match event {
             CmEvent::Established { agreed, .. } => {
-                debug!(?agreed, "connected");
+                debug!("connected: {agreed}");
                 self.agreed = Some(agreed);
                 if self.config.count > 0 || self.sent == 0 { self.ping() } else { self.close() }
             }

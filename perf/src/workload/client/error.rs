@@ -37,7 +37,7 @@ pub enum WorkloadError {
     #[error("the connection ended early: {0}")]
     Disconnected(DisconnectReason),
     /// An operation failed.
-    #[error("operation {wr_id:#x} failed: {status:?}")]
+    #[error("operation {wr_id:#x} failed: {status}")]
     Completion {
         /// The mark of the work request.
         wr_id: u64,
@@ -66,7 +66,10 @@ pub enum WorkloadError {
         found: u64,
     },
     /// Immediate Data differs from the data that was sent.
-    #[error("Immediate Data {found:?} where {expected} was to come back")]
+    #[error(
+        "{} where Immediate Data {expected} was to come back",
+        .found.map_or_else(|| "nothing".into(), |n| format!("Immediate Data {n}"))
+    )]
     Immediate {
         /// The data that was sent.
         expected: u64,
