@@ -60,7 +60,9 @@ pub fn device() -> Result<&'static Device, DeviceError> {
     }
     // Programs register their own memory here, so ask the RNIC for none.
     let params = OpenParams { memory: 0, ..OpenParams::default() };
-    Ok(set(Device::open_with(socket(), &params)?))
+    let device = set(Device::open_with(socket(), &params)?);
+    device.when_ended(crate::verbs::report_end);
+    Ok(device)
 }
 
 /// Makes `device`, of an RNIC that this process runs itself, the device of the process: the

@@ -50,6 +50,8 @@ mod wr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub(crate) use errno::report_end;
+
 pub use absent::*;
 pub use channel::*;
 pub use cq::*;

@@ -21,7 +21,7 @@ use super::log::LogArgs;
 use super::mpa::MpaArgs;
 use super::net::{Iova, mtu, start_eal};
 use super::progress::Line;
-use super::rnic::{Rnic, RnicArgs};
+use super::rnic::{Rnic, RnicArgs, explain};
 use super::{Failure, say};
 
 /// Without --connect, client and server run in this process, joined by rings.
@@ -270,13 +270,25 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     if let Some(&core) = cores.first() {
         pin::pin_to(core)?;
     }
+    let served = rnic.served();
+    let measured = measure(args, spec, server, rnic, &cores);
+    measured.map_err(|failure| explain(served.as_ref(), failure))
+}
+
+fn measure(
+    args: &Args,
+    spec: &BenchSpec,
+    server: SocketAddr,
+    rnic: Rnic,
+    cores: &[usize],
+) -> Result<Vec<BenchReport>, Failure> {
     let mut reports = Vec::new();
     match rnic {
         Rnic::Own { eal, endpoint } => {
             let mut remote = Remote::new(&eal, *endpoint, server);
             for size in spec.sizes.iter() {
                 let _line = line(args, spec, size, &remote.progress);
-                reports.push(remote.run(spec, Run::new(spec, size), &cores)?);
+                reports.push(remote.run(spec, Run::new(spec, size), cores)?);
             }
         }
         Rnic::Served(device) => {

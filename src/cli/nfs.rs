@@ -21,7 +21,7 @@ use self::session::Session;
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
 use super::net::mtu;
-use super::rnic::RnicArgs;
+use super::rnic::{RnicArgs, explain};
 use super::signals::Stop;
 use super::{Failure, say};
 
@@ -152,6 +152,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     let done = Session::open(common, server, config, &mut rnic, &stop)
         .and_then(|mut session| carry_out(command, &mut session));
     rnic.linger(LINGER);
+    let done = done.map_err(|failure| explain(rnic.served().as_ref(), failure));
     if stop.is_set() { Err(Failure::failed("interrupted")) } else { done }
 }
 

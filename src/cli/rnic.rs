@@ -1,7 +1,7 @@
 //! The RNIC of a command: its own, or the RNIC of a running `heddle serve`.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heddle::remote::OpenParams;
 use heddle::{Device, Eal, Endpoint, EndpointConfig};
@@ -25,6 +25,24 @@ pub(crate) enum Rnic {
     Own { eal: Eal, endpoint: Box<Endpoint> },
     /// An RNIC of another process.
     Served(Device),
+}
+
+/// Time for which the end of an RNIC may follow after the end of what it did for a command.
+const END: Duration = Duration::from_millis(500);
+
+/// Names the end of another process's RNIC as the reason of a failure that follows from it. The
+/// command itself sees only flushed requests and connections that are over.
+pub(crate) fn explain(device: Option<&Device>, failure: Failure) -> Failure {
+    let (Some(device), Failure::Failed(what)) = (device, &failure) else { return failure };
+    let until = Instant::now() + END;
+    loop {
+        match device.ended() {
+            Some(ended) if what.contains(&ended.to_string()) => return failure,
+            Some(ended) => return Failure::failed(format!("{ended} ({what})")),
+            None if Instant::now() >= until => return failure,
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
 }
 
 impl RnicArgs {
@@ -68,6 +86,14 @@ impl Rnic {
         match self {
             Rnic::Own { endpoint, .. } => endpoint.device(),
             Rnic::Served(device) => device,
+        }
+    }
+
+    /// Returns the device, if the RNIC belongs to another process.
+    pub(crate) fn served(&self) -> Option<Device> {
+        match self {
+            Rnic::Own { .. } => None,
+            Rnic::Served(device) => Some(device.clone()),
         }
     }
 

@@ -12,7 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::mpa::MpaArgs;
 use super::net::mtu;
-use super::rnic::{Rnic, RnicArgs};
+use super::rnic::{Rnic, RnicArgs, explain};
 use super::signals::Stop;
 use super::{Failure, log, say};
 
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ping(args, &stop, &mut rnic, addr, mpa)
     };
     rnic.linger(LINGER);
-    result
+    result.map_err(|failure| explain(rnic.served().as_ref(), failure))
 }
 
 fn ping(

@@ -278,3 +278,29 @@ fn test_all_ports_and_workers_end_in_order() {
         assert!(said.contains("messages: closed in order"), "{said}");
     }
 }
+
+/// A program sees only flushed requests; its message names the appliance.
+#[test]
+fn test_programs_name_the_appliance_when_it_has_ended() {
+    let services = listen("0.0.0.0", 7174, "rping") + &listen("0.0.0.0", 7175, "perf");
+    let Pair { a, b, dir } = Pair::start([&[0], &[1]], &services);
+    let at = format!("{}:7175", ip(0, 1));
+    let bench = ["bench", "--connect", &at, "--op", "write", "--duration", "600s", "-q"];
+    let mut clients = [
+        Running::of(b.client(&["rping", "-c", "-a", &ip(0, 1), "-p", "7174", "-C", "0"])),
+        Running::of(b.client(&bench)),
+    ];
+    until("connections", || {
+        clients.iter_mut().for_each(Running::assert_runs);
+        let running = a.list("conns").iter().filter(|c| c["state"] == "running").count();
+        (running >= 2).then_some(())
+    });
+    // Dropping an appliance kills it.
+    drop(b);
+    let named = format!("the RNIC at {} has ended", dir.path().join("2.sock").display());
+    for c in &mut clients {
+        assert_eq!(c.wait().code(), Some(1));
+        let said = c.log();
+        assert!(said.contains(&named), "{said}");
+    }
+}

@@ -153,7 +153,7 @@ pub enum ConnectFailure {
     WorkerLost,
     /// The control plane has ended, by a defect or because the RNIC was stopped, so no connection
     /// can be made.
-    #[error("the control plane has ended")]
+    #[error("the RNIC has ended")]
     ControlLost,
     /// The manager refused the request at once. The shell reports the refusal as this event where
     /// the call itself cannot return it.
@@ -251,7 +251,7 @@ impl fmt::Display for DisconnectReason {
             }
             DisconnectReason::NoFirstFpdu => f.write_str("no FPDU came in time"),
             DisconnectReason::WorkerLost => f.write_str("the worker has ended"),
-            DisconnectReason::ControlLost => f.write_str("the control plane has ended"),
+            DisconnectReason::ControlLost => f.write_str("the RNIC has ended"),
         }
     }
 }
@@ -273,7 +273,7 @@ pub enum ListenFailure {
     #[error("the worker has ended")]
     WorkerLost,
     /// The control plane has ended.
-    #[error("the control plane has ended")]
+    #[error("the RNIC has ended")]
     ControlLost,
 }
 

@@ -66,6 +66,20 @@ pub enum ConnectionError {
     Inline,
 }
 
+impl ConnectionError {
+    /// Returns the end of the device's RNIC in place of an error that follows from it.
+    fn of(self, device: &Device) -> ConnectionError {
+        match self {
+            ConnectionError::Listen(ListenFailure::ControlLost)
+            | ConnectionError::Connect(ConnectFailure::ControlLost)
+            | ConnectionError::Disconnected(DisconnectReason::ControlLost) => {
+                device.ended().map_or(self, ConnectionError::Device)
+            }
+            other => other,
+        }
+    }
+}
+
 /// Time that a listener, and an accepted connection, may take to come about.
 const SETUP: Duration = Duration::from_secs(30);
 
@@ -133,7 +147,8 @@ impl Device {
             Event::Listening { .. } => Some(Ok(())),
             Event::ListenFailed { error, .. } => Some(Err(ConnectionError::Listen(error))),
             _ => None,
-        })?;
+        })
+        .map_err(|e| e.of(self))?;
         Ok(listener)
     }
 
@@ -255,7 +270,8 @@ impl Connecting {
                     Some(Err(ConnectionError::Disconnected(reason)))
                 }
                 _ => None,
-            })?;
+            })
+            .map_err(|e| e.of(&device))?;
         let (ended, terminate) = (None, None);
         Ok(Connection { device, id, ends, agreed, remote, private_data, ended, terminate })
     }
@@ -349,7 +365,8 @@ impl Connection {
         self.ends.sleeper.fd()
     }
 
-    /// Returns why the connection ended, if it has.
+    /// Returns why the connection ended, if it has. After [`DisconnectReason::ControlLost`],
+    /// [`Device::ended`] of the device knows more.
     pub fn end(&mut self) -> Option<DisconnectReason> {
         if self.ended.is_none() {
             let _ = self.wait_end(Duration::ZERO);

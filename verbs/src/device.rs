@@ -33,7 +33,7 @@ mod names;
 mod pd;
 mod registration;
 
-pub(crate) use backend::{Backend, Reserved};
+pub(crate) use backend::{Backend, OnEnd, Reserved};
 pub use board::Board;
 pub use connections::BoundAddr;
 pub(crate) use events::WeakEvents;
@@ -400,6 +400,19 @@ impl Device {
     /// Returns true if the thread that polls the RNIC is the thread that would wait for it.
     pub(crate) fn is_inline(&self) -> bool {
         self.hub().is_some_and(|hub| hub.is_inline())
+    }
+
+    /// Returns why the RNIC has ended, if it belongs to another process and has ended
+    /// ([`DeviceError::Ended`]). The completions of flushed requests may come a little earlier.
+    pub fn ended(&self) -> Option<DeviceError> {
+        self.0.backend.ended()
+    }
+
+    /// Calls `f` once when the RNIC of another process has ended; at once if it has already. Does
+    /// not call `f` if the device is dropped before, or the RNIC belongs to this process. The call
+    /// comes on a thread of the device, and must not wait there. A later call replaces `f`.
+    pub fn when_ended(&self, f: impl FnOnce(&DeviceError) + Send + 'static) {
+        self.0.backend.when_ended(Box::new(f));
     }
 
     /// Returns true if the RNIC is in this process.

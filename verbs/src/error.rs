@@ -125,6 +125,14 @@ pub enum DeviceError {
     #[error("the control plane is overloaded")]
     Overloaded,
     /// The control plane has ended.
-    #[error("the control plane is gone")]
+    #[error("the RNIC has ended")]
     Gone,
+    /// The RNIC of another process has ended, or has ended this application.
+    #[error("the RNIC at {socket} {what}")]
+    Ended {
+        /// The control socket of the RNIC.
+        socket: String,
+        /// The event, as far as this process knows it: `has ended`, for example.
+        what: String,
+    },
 }

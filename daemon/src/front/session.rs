@@ -12,8 +12,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use heddle_socket::admin::Application;
+use heddle_socket::document::to_line;
 use heddle_socket::wire::{Received, send};
-use heddle_socket::{Inbox, Line};
+use heddle_socket::{Answer, Fault, FaultKind, Inbox, Line};
 use heddle_verbs::account::Account;
 use heddle_verbs::remote::{Outgoing, Policy, Session, process_of};
 use heddle_verbs::{Sleeper, closer};
@@ -57,6 +58,9 @@ pub(super) async fn serve(
     session.handle(&first, &mut inbox);
     let sides = (&sleeper, &mut session, &mut inbox);
     let end = exchange(guest, app, (peer, pid), sides, &tenant).await;
+    if let Err(End::Evicted(why)) = &end {
+        give_reason(guest.stream(), why);
+    }
     app.dismiss(&tenant);
     // The record goes even if the application has closed its device before, and has no number any
     // more.
@@ -70,6 +74,13 @@ pub(super) async fn serve(
         Ok(never) => match never {},
         Err(end) => end,
     }
+}
+
+/// Sends an application the reason for its end, if the socket takes it at once.
+fn give_reason(stream: &UnixStream, why: &str) {
+    let reason = to_line(&Answer::fault(0, Fault::new(FaultKind::Denied, why)));
+    // Ignore the error: an application that does not read cannot learn the reason.
+    let _ = stream.try_io(Interest::WRITABLE, || send(stream.as_fd(), &reason, &[]));
 }
 
 async fn exchange(

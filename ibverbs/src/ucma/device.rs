@@ -228,7 +228,7 @@ fn queue_pair(param: &ConnParam) -> Result<Qp, Errno> {
 fn errno_of(error: &DeviceError) -> Errno {
     match error {
         DeviceError::Overloaded => Errno::AGAIN,
-        DeviceError::Gone | DeviceError::Socket(_) => Errno::NODEV,
+        DeviceError::Gone | DeviceError::Ended { .. } | DeviceError::Socket(_) => Errno::NODEV,
         DeviceError::TooMany { .. } => Errno::NOMEM,
         DeviceError::Address(_, ReserveError::InUse) => Errno::ADDRINUSE,
         DeviceError::Address(..) => Errno::ADDRNOTAVAIL,

@@ -36,7 +36,7 @@ pub(super) fn of(error: &DeviceError) -> i32 {
         DeviceError::Refused(fault) => of_fault(fault),
         DeviceError::Address(..) => libc::EADDRNOTAVAIL,
         DeviceError::Overloaded => EAGAIN,
-        DeviceError::Socket(_) | DeviceError::Gone => EIO,
+        DeviceError::Socket(_) | DeviceError::Gone | DeviceError::Ended { .. } => EIO,
     }
 }
 
@@ -61,6 +61,14 @@ pub(super) fn of_bind(error: BindError) -> i32 {
         | BindError::Scattered
         | BindError::Length => EINVAL,
     }
+}
+
+/// Prints on standard error that the RNIC of this process has ended. The program itself learns of
+/// flushed requests and of a fatal event, whose reason it cannot know.
+pub(crate) fn report_end(error: &DeviceError) {
+    use std::io::Write;
+    // Ignore errors: a program without standard error cannot show the reason.
+    let _ = writeln!(std::io::stderr(), "libibverbs (heddle): {error}");
 }
 
 /// Returns advice to the user about a device that the library could not open.

@@ -263,7 +263,10 @@ fn end_windows(object: &QpObject) {
     // The end of the connection may still be on its way to this process.
     comes_true(PATIENCE, || {
         let done = device.reset_qp(&object.qp);
-        matches!(done, Ok(()) | Err(DeviceError::Gone | DeviceError::Socket(_)))
+        let ended = |e: &DeviceError| {
+            matches!(e, DeviceError::Gone | DeviceError::Ended { .. } | DeviceError::Socket(_))
+        };
+        done.as_ref().err().is_none_or(ended)
     });
 }
 

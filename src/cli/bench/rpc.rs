@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use heddle::Device;
 use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle::perf::own_process::OwnProcess;
 use heddle::perf::pin;
@@ -21,7 +22,7 @@ use heddle::services::rpc::program::Call;
 use heddle::units::Size;
 
 use super::super::progress::Line;
-use super::super::rnic::Rnic;
+use super::super::rnic::{Rnic, explain};
 use super::super::{Failure, say};
 
 /// The value of `--op`: a raw operation, or calls of RPC-over-RDMA.
@@ -226,6 +227,8 @@ struct Far {
     /// True if there is a server of the raw operations.
     raw: bool,
     cores: Vec<usize>,
+    /// The device of another process's RNIC.
+    served: Option<Device>,
 }
 
 enum Client {
@@ -247,11 +250,12 @@ impl Far {
             pin::pin_to(core)?;
         }
         let raw = args.rpc.raw.unwrap_or(server);
+        let served = rnic.served();
         let client = match rnic {
             Rnic::Own { eal, endpoint } => Client::Own(Box::new(Remote::new(&eal, *endpoint, raw))),
             Rnic::Served(device) => Client::Served(OwnProcess::new(device, raw)),
         };
-        Ok(Far { client, server, raw: args.rpc.raw.is_some(), cores })
+        Ok(Far { client, server, raw: args.rpc.raw.is_some(), cores, served })
     }
 }
 
@@ -261,17 +265,19 @@ impl Bed for Far {
             return Ok(None);
         }
         let core = self.cores.first().copied();
-        Ok(Some(match &mut self.client {
-            Client::Own(remote) => remote.run(spec, run, &self.cores)?,
-            Client::Served(client) => client.run(spec, run, core)?,
-        }))
+        let report = match &mut self.client {
+            Client::Own(remote) => remote.run(spec, run, &self.cores).map_err(Failure::from),
+            Client::Served(client) => client.run(spec, run, core).map_err(Failure::from),
+        };
+        report.map(Some).map_err(|failure| explain(self.served.as_ref(), failure))
     }
 
     fn rpc(&mut self, what: RpcRun) -> Result<LoadOutcome, Failure> {
-        Ok(match &mut self.client {
-            Client::Own(remote) => remote.run_rpc(self.server, what)?,
-            Client::Served(client) => client.run_rpc(self.server, what)?,
-        })
+        let outcome = match &mut self.client {
+            Client::Own(remote) => remote.run_rpc(self.server, what).map_err(Failure::from),
+            Client::Served(client) => client.run_rpc(self.server, what).map_err(Failure::from),
+        };
+        outcome.map_err(|failure| explain(self.served.as_ref(), failure))
     }
 
     fn progress(&self) -> Progress {

@@ -66,6 +66,7 @@ impl Listener {
             }
             _ => None,
         })
+        .map_err(|e| e.of(&self.device))
     }
 
     /// Returns a descriptor that is readable when a peer may want to connect: then call

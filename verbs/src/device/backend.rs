@@ -22,10 +22,21 @@ use crate::srq::Srq;
 use crate::waker::Waker;
 use crate::window::{HeldStag, WindowFor};
 
+/// A function to call when an RNIC has ended.
+pub(crate) type OnEnd = Box<dyn FnOnce(&DeviceError) + Send>;
+
 /// See the [module](self). Handles that a backend makes notify the backend when they are dropped.
 pub(crate) trait Backend: Send + Sync + Debug {
     /// Returns the RNIC, if it belongs to this process.
     fn hub(&self) -> Option<&Arc<Hub>>;
+
+    /// Returns the end of the RNIC, if the RNIC belongs to another process and has ended.
+    fn ended(&self) -> Option<DeviceError> {
+        None
+    }
+
+    /// Calls `f` when the RNIC of another process has ended; at once if it has already.
+    fn when_ended(&self, _f: OnEnd) {}
 
     fn ports(&self) -> Result<Vec<PortInfo>, DeviceError>;
 

@@ -78,7 +78,7 @@ impl Device {
     /// The device has a thread of its own that waits for messages of the server. When the server
     /// has ended, every listener and connection gets its last event, completion queues report that
     /// completions were lost, queue pairs refuse posts, and requests fail with
-    /// [`DeviceError::Gone`].
+    /// [`DeviceError::Ended`]; [`ended`](Device::ended) has the reason.
     ///
     /// # Errors
     /// [`DeviceError::Socket`] when no server is there, [`DeviceError::Refused`] when the server
@@ -155,6 +155,7 @@ fn open(link: &Arc<Link>, params: &OpenParams) -> Result<Device, DeviceError> {
         regions: Mutex::default(),
         takes_files: opened.takes_files,
     });
+    link.set_opened();
     Ok(Device::new(Parts { id, area, bells, memory, limits, backend }))
 }
 
@@ -179,7 +180,7 @@ type MappedRegion = (Weak<Region>, Arc<SharedRegion>);
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        self.link.shut();
+        self.link.close();
     }
 }
 

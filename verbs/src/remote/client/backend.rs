@@ -12,7 +12,7 @@ use heddle_types::{
 use super::handles::RemoteStretch;
 use super::{Remote, confused, link, lock};
 use crate::cq::Cq;
-use crate::device::{Backend, DeviceEvents, Hub, MrInit, Reserved};
+use crate::device::{Backend, DeviceEvents, Hub, MrInit, OnEnd, Reserved};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::memory::{MrLimits, MrUsage, Region, RegisterError};
@@ -42,6 +42,14 @@ fn number_of(waker: Option<&Waker>) -> Result<Option<u64>, DeviceError> {
 impl Backend for Remote {
     fn hub(&self) -> Option<&Arc<Hub>> {
         None
+    }
+
+    fn ended(&self) -> Option<DeviceError> {
+        self.link.ended()
+    }
+
+    fn when_ended(&self, f: OnEnd) {
+        self.link.when_ended(f);
     }
 
     fn ports(&self) -> Result<Vec<PortInfo>, DeviceError> {

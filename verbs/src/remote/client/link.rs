@@ -26,7 +26,7 @@ use serde_json::Value;
 use super::lock;
 use super::routes::Routes;
 use crate::cq::{Cq, WeakCq};
-use crate::device::DeviceEvent;
+use crate::device::{DeviceEvent, OnEnd};
 use crate::error::DeviceError;
 use crate::qp::{Qp, WeakQp};
 use crate::remote::process_of;
@@ -46,6 +46,9 @@ const SOON: Duration = Duration::from_micros(200);
 const WORKERS_END: Duration = Duration::from_secs(3);
 const UNSEEN_WORKERS_END: Duration = Duration::from_millis(300);
 
+/// Time by which the end of a server's process may follow that of its socket.
+const SERVER_END: Duration = Duration::from_millis(100);
+
 /// Delay after which the server learns that events were taken.
 const TELL_TAKEN: Duration = Duration::from_millis(20);
 
@@ -53,6 +56,8 @@ const TELL_TAKEN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Link {
     socket: UnixStream,
+    /// Path of the socket, for people.
+    path: String,
     /// The system makes this descriptor readable when the server's process ends. `None` where the
     /// system cannot name that process.
     server: Option<OwnedFd>,
@@ -63,19 +68,21 @@ pub(super) struct Link {
     routes: Mutex<Routes>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Calls {
     waiting: HashMap<u64, Waiting>,
     gone: bool,
+    /// The server has opened a device: from then on its reason for ending the connection is a
+    /// reason for the end of the device.
+    opened: bool,
     /// The server's reason for ending the connection, if it has sent one.
     turned_away: Option<Fault>,
-}
-
-impl Calls {
-    /// Returns the error of calls that the server will not answer.
-    fn error(&self) -> DeviceError {
-        self.turned_away.clone().map_or(DeviceError::Gone, refusal)
-    }
+    /// This side's reason for ending the connection, if it has one.
+    failed: Option<String>,
+    /// The function to call at the end.
+    on_end: Option<OnEnd>,
+    /// This process has closed the device.
+    closed: bool,
 }
 
 /// A function to call with an answer before later events are handled.
@@ -84,6 +91,19 @@ pub(super) type Then = Box<dyn FnOnce(&Value, &mut Routes) + Send>;
 struct Waiting {
     answer: SyncSender<Result<(Value, Vec<OwnedFd>), Fault>>,
     then: Option<Then>,
+}
+
+impl Calls {
+    /// Returns true if the device ends and nothing is known of the reason.
+    fn is_unexplained(&self) -> bool {
+        self.opened && !self.closed && self.turned_away.is_none() && self.failed.is_none()
+    }
+}
+
+impl std::fmt::Debug for Calls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Calls").field("gone", &self.gone).finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Waiting {
@@ -122,8 +142,14 @@ impl Link {
         socket.set_write_timeout(Some(PATIENCE))?;
         // If this fails, the end of the socket has to suffice.
         let server = process_of(&socket).unwrap_or_default().map(aside);
+        let peer = socket.peer_addr()?;
+        let path = peer.as_pathname().map_or_else(
+            || "a socket without a name".to_owned(),
+            |path| path.display().to_string(),
+        );
         let link = Arc::new(Link {
             socket,
+            path,
             server,
             writer: Mutex::new(()),
             next: AtomicU64::new(1),
@@ -144,6 +170,59 @@ impl Link {
     pub(super) fn shut(&self) {
         // Ignore the error: the connection may have ended already.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Ends the connection, because the server does not keep to its part.
+    fn give_up(&self, what: impl Into<String>) {
+        lock(&self.calls).failed.get_or_insert_with(|| what.into());
+        self.shut();
+    }
+
+    /// Notes that the server has opened a device.
+    pub(super) fn set_opened(&self) {
+        lock(&self.calls).opened = true;
+    }
+
+    /// Returns the end of the RNIC, if it has ended.
+    pub(super) fn ended(&self) -> Option<DeviceError> {
+        let calls = lock(&self.calls);
+        calls.gone.then(|| self.error(&calls))
+    }
+
+    /// Calls `f` at the end; at once if the RNIC has ended already.
+    pub(super) fn when_ended(&self, f: OnEnd) {
+        let mut calls = lock(&self.calls);
+        if !calls.gone {
+            calls.on_end = Some(f);
+            return;
+        }
+        let error = self.error(&calls);
+        drop(calls);
+        f(&error);
+    }
+
+    /// Ends the connection, because the program has no use for the device any more.
+    pub(super) fn close(&self) {
+        {
+            let mut calls = lock(&self.calls);
+            calls.closed = true;
+            calls.on_end = None;
+        }
+        self.shut();
+    }
+
+    /// Returns the error of calls that the server will not answer.
+    fn error(&self, calls: &Calls) -> DeviceError {
+        let what = match (&calls.turned_away, &calls.failed) {
+            (Some(fault), _) if !calls.opened => return refusal(fault.clone()),
+            (Some(fault), _) => format!("has ended this application: {}", fault.text),
+            (None, Some(failed)) => failed.clone(),
+            (None, None) if self.server.as_ref().is_some_and(|s| !lives(s)) => {
+                "has ended".to_owned()
+            }
+            (None, None) => "has closed the connection".to_owned(),
+        };
+        DeviceError::Ended { socket: self.path.clone(), what }
     }
 
     pub(super) fn routes(&self) -> MutexGuard<'_, Routes> {
@@ -214,7 +293,7 @@ impl Link {
         {
             let mut calls = lock(&self.calls);
             if calls.gone {
-                return Err(calls.error());
+                return Err(self.error(&calls));
             }
             calls.waiting.insert(id, Waiting { answer, then });
         }
@@ -223,8 +302,8 @@ impl Link {
             let _mine = lock(&self.writer);
             self.write(&line, fds)
         };
-        if sent.is_err() {
-            self.shut();
+        if let Err(e) = sent {
+            self.not_sent(&e);
         }
         meanwhile();
         match wait_for(&answered) {
@@ -236,8 +315,10 @@ impl Link {
             Some(Err(fault)) => Err(refusal(fault)),
             None => {
                 // This side cannot know whether the server has carried the request out.
-                self.shut();
-                Err(lock(&self.calls).error())
+                if !lock(&self.calls).gone {
+                    self.give_up(format!("has not answered for {} s", PATIENCE.as_secs()));
+                }
+                Err(self.error(&lock(&self.calls)))
             }
         }
     }
@@ -247,7 +328,17 @@ impl Link {
         let _mine = lock(&self.writer);
         // A server that has ended needs no request, and a server that does not read counts as
         // ended.
-        if self.write(&to_line(&Call { v: VERSION, id: 0, request }), &[]).is_err() {
+        if let Err(e) = self.write(&to_line(&Call { v: VERSION, id: 0, request }), &[]) {
+            self.not_sent(&e);
+        }
+    }
+
+    /// Ends the connection after a request that the server did not take.
+    fn not_sent(&self, e: &io::Error) {
+        if is_timeout(e) {
+            self.give_up(format!("has taken no request for {} s", PATIENCE.as_secs()));
+        } else {
+            // The server has closed its end, and the reading thread finds out why.
             self.shut();
         }
     }
@@ -280,7 +371,9 @@ impl Link {
                 Err(_) => return,
             }
             while let Some(line) = inbox.pop() {
-                let Ok(said) = serde_json::from_slice::<Said>(&line) else { return };
+                let Ok(said) = serde_json::from_slice::<Said>(&line) else {
+                    return self.give_up("has answered nonsense");
+                };
                 match (said.event.clone(), said.device) {
                     (Some(event), _) => {
                         untold += 1;
@@ -288,7 +381,9 @@ impl Link {
                     }
                     (None, Some(event)) => self.routes().tell_device(event),
                     (None, None) => {
-                        let Some(fds) = inbox.take_fds(said.fds as usize) else { return };
+                        let Some(fds) = inbox.take_fds(said.fds as usize) else {
+                            return self.give_up("has answered nonsense");
+                        };
                         // This process trusts its server, so it may close the server's descriptors
                         // itself.
                         let fds = fds.into_iter().filter_map(ForeignFd::into_fd).collect();
@@ -353,10 +448,14 @@ impl Link {
     /// Ends the link: the server has ended, or counts as ended.
     fn end(&self) {
         self.shut();
-        let waiting = {
+        // The socket of a process closes a moment before the process has ended.
+        if let Some(server) = self.server.as_ref().filter(|_| lock(&self.calls).is_unexplained()) {
+            await_end(server, SERVER_END);
+        }
+        let (waiting, on_end) = {
             let mut calls = lock(&self.calls);
             calls.gone = true;
-            std::mem::take(&mut calls.waiting)
+            (std::mem::take(&mut calls.waiting), calls.on_end.take())
         };
         let qps = self.routes().qps();
         let_workers_end(self.server.as_ref(), || qps.iter().any(is_with_worker));
@@ -366,6 +465,9 @@ impl Link {
         self.routes().end();
         // Threads that wait for an answer now find that none will come.
         drop(waiting);
+        if let Some((f, error)) = on_end.zip(self.ended()) {
+            f(&error);
+        }
     }
 }
 
@@ -409,6 +511,14 @@ fn let_workers_end(server: Option<&OwnedFd>, has_running: impl Fn() -> bool) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until a process has ended, at most for `limit`.
+fn await_end(process: &OwnedFd, limit: Duration) {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+    // The result does not matter: the caller looks at the process again.
+    let _ = poll(&mut fds, Some(&limit));
 }
 
 /// Returns true if a process has not ended.

@@ -125,11 +125,16 @@ fn test_invalid_later_answers_are_errors() {
     assert!(device.create_cq(8, None).is_err());
     assert!(device.alloc_mr(pd, 64, heddle_types::Access::NONE).is_err());
     assert!(device.alloc_mr(pd, 5000, heddle_types::Access::NONE).is_err());
-    assert_eq!(device.alloc_pd(), Err(DeviceError::Gone));
+    let ended = || DeviceError::Ended {
+        socket: "a socket without a name".into(),
+        what: "has answered nonsense".into(),
+    };
+    assert_eq!(device.alloc_pd(), Err(ended()));
+    assert_eq!(device.ended(), Some(ended()));
     let events = EventQueue::new(None);
     let at = "10.0.0.1:1".parse().unwrap();
     let refused = device.listen(at, crate::ListenParams::default(), &events);
-    assert_eq!((refused, events.poll()), (Err(DeviceError::Gone), None::<CmEvent>));
+    assert_eq!((refused, events.poll()), (Err(ended()), None::<CmEvent>));
     drop(device);
     thread.join().unwrap();
 }

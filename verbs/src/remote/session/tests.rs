@@ -282,8 +282,14 @@ fn test_device_objects_fail_when_server_is_killed() {
     let sges = [mr.sge(0, 1)];
     assert_eq!(qp.post_send(&crate::SendWr::send(1, &sges)), Err(crate::PostError::Ended));
     assert!(qp.is_dead());
-    assert_eq!(device.alloc_pd(), Err(DeviceError::Gone));
-    assert_eq!(device.listen(at, ListenParams::default(), &events), Err(DeviceError::Gone));
+    let (reported, report) = std::sync::mpsc::channel();
+    device.when_ended(move |why| drop(reported.send(why.to_string())));
+    let why = report.recv().unwrap();
+    assert_eq!(why, "the RNIC at a socket without a name has closed the connection");
+    let ended = device.ended().unwrap();
+    assert_eq!(ended.to_string(), why);
+    assert_eq!(device.alloc_pd(), Err(ended.clone()));
+    assert_eq!(device.listen(at, ListenParams::default(), &events), Err(ended));
     let params = ConnectParams::new(qp.clone());
     assert_eq!(device.connect(at, params, &events), Err(DeviceError::QpDead));
     assert!(device.create_cq(8, None).is_err());
