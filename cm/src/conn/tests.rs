@@ -135,6 +135,7 @@ fn states() -> Vec<(&'static str, bool, State)> {
         ..last_word()
     };
     let terminated = DisconnectReason::RemoteTerminate(TermCode::MPA_CRC);
+    let by_us = DisconnectReason::LocalTerminate(TermCode::MPA_CRC);
     vec![
         ("Opening", false, State::Opening { ask: ask(), qp: QP }),
         ("Connecting", false, State::Connecting { ask: ask(), qp: QP }),
@@ -158,6 +159,7 @@ fn states() -> Vec<(&'static str, bool, State)> {
         ("Running", true, State::Running { qpn }),
         ("Ending", true, State::Ending { qpn, why: None, terminate: None }),
         ("Ending, terminated", true, State::Ending { qpn, why: Some(terminated), terminate: None }),
+        ("Ending, by us", true, State::Ending { qpn, why: Some(by_us), terminate: None }),
         ("Closing in order", true, State::Closing { in_order: true }),
         ("Closing with a reset", true, State::Closing { in_order: false }),
         ("Unopened", false, State::Unopened),

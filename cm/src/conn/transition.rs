@@ -1,6 +1,8 @@
 //! The transition function, and the transitions of the states from `Entering` on; `startup` has
 //! those of the states before.
 
+use core::time::Duration;
+
 use heddle_iwarp::{QpEvent, Role, Side};
 use heddle_types::{
     CloseReason, ConnectFailure, DisconnectReason, QpFate, Qpn, RequestError, TerminatePayload,
@@ -182,6 +184,9 @@ fn terminated(by: Side, code: heddle_types::TermCode, fx: &mut Effects) -> Disco
     }
 }
 
+/// Time in which our Terminate should reach the peer, once the application wants the end.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
 fn ending(
     qpn: Qpn,
     why: Option<DisconnectReason>,
@@ -205,6 +210,14 @@ fn ending(
             why.get_or_insert(DisconnectReason::Truncated(cut));
         }
         Input::PeerClosed => link.disconnect(fx),
+        // The application wants the end. The peer has said its last word, and may leave TCP open.
+        Input::Disconnect if matches!(why, Some(DisconnectReason::RemoteTerminate(_))) => {
+            link.abort(fx);
+        }
+        // A reset could overtake our Terminate, so the Terminate gets a moment.
+        Input::Disconnect if matches!(why, Some(DisconnectReason::LocalTerminate(_))) => {
+            fx.deadline(Some(LAST_WORD));
+        }
         Input::Timeout => {
             fx.counters.close_timeouts += 1;
             link.abort(fx);

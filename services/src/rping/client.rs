@@ -62,7 +62,10 @@ pub enum RpingError {
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the end of the connection, with its reason, may come after a failed work request.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(3);
+/// Time after a failed work request after which the client asks for the end of the connection: the
+/// control plane knows the reason by then, and a peer that leaves TCP open no longer delays the end.
+const ASK: Duration = Duration::from_millis(500);
 const BUFFERS: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +104,8 @@ pub struct RpingClient {
     /// The status of the first work request that did not succeed: an event with the reason follows
     /// after it.
     failed: Option<CqeStatus>,
+    /// The client has asked for the end of the connection of a failed work request.
+    asked: bool,
 }
 
 impl RpingClient {
@@ -146,6 +151,7 @@ impl RpingClient {
             last: None,
             show,
             failed: None,
+            asked: false,
         })
     }
 
@@ -199,6 +205,12 @@ impl RpingClient {
         }
         let waits = self.waits_since.elapsed();
         match self.failed {
+            Some(_) if waits > ASK && !self.asked => {
+                self.asked = true;
+                // The connection may be gone already, so an error is ignored.
+                let _ = self.device.disconnect(self.id);
+                Ok(Step::Busy)
+            }
             Some(status) if waits > GRACE => Err(RpingError::Completion(self.sent, status)),
             None if self.state != State::Connecting && waits > PATIENCE => {
                 Err(RpingError::Stalled(self.sent))
