@@ -22,10 +22,10 @@ pub enum Refusal {
     #[error("the worker has no place left")]
     Startups,
     /// The peer has too many start-ups at this listener.
-    #[error("the peer has too many start-ups")]
+    #[error("the peer has too many start-ups at this listener")]
     PeerStartups,
     /// The peer has too many connections to this listener.
-    #[error("the peer has too many connections")]
+    #[error("the peer has too many connections to this listener")]
     PeerConns,
     /// The application does not take its events.
     #[error("the application does not take its events")]

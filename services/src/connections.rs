@@ -55,10 +55,10 @@ pub(crate) struct Connection<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     /// The service has its highest number of connections.
-    #[error("too many connections")]
+    #[error("the service has too many connections")]
     Service,
     /// The peer has its highest number of connections.
-    #[error("too many connections of this address ({0} is the most)")]
+    #[error("too many connections of this address ({0} is the most: limits.peer-share)")]
     Peer(usize),
 }
 
