@@ -238,9 +238,13 @@ pub(crate) fn note(what: &str) {
     let _ = writeln!(io::stderr(), "{what}");
 }
 
-/// Prints one line on stderr.
+/// Prints one line on stderr, in the format of the log there.
 fn complain(what: &str) {
     let line = what.replace('\n', " ");
+    if heddle::daemon::log::is_json() && tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!("{line}");
+        return;
+    }
     // The process has no other place to report that stderr is closed, so ignore the error.
     let _ = writeln!(io::stderr(), "heddle: {line}");
 }

@@ -4,6 +4,7 @@
 mod recent;
 
 use std::io::{IsTerminal, stderr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Layered, SubscriberExt};
@@ -19,6 +20,15 @@ type Filter = reload::Layer<EnvFilter, Registry>;
 
 /// The formatter of log lines.
 type Lines = Box<dyn Layer<Layered<Filter, Registry>> + Send + Sync>;
+
+/// The log of this process has lines in JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// Returns true if the log has lines in JSON: a program that collects such lines takes no others,
+/// so the process then says nothing beside its log.
+pub fn is_json() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
 
 /// The log of this process.
 pub struct Logging {
@@ -52,7 +62,10 @@ impl Logging {
         let (filter, filter_handle) = reload::Layer::new(filter(log.level));
         let (lines, lines_handle) = reload::Layer::new(lines(log.format));
         let recent = fmt::layer().with_ansi(false).with_writer(recent::Writer::default);
-        let _ = tracing_subscriber::registry().with(filter).with(lines).with(recent).try_init();
+        let registry = tracing_subscriber::registry().with(filter).with(lines).with(recent);
+        if registry.try_init().is_ok() {
+            JSON.store(log.format == LogFormat::Json, Ordering::Relaxed);
+        }
         Logging { filter: filter_handle, lines: lines_handle }
     }
 
@@ -69,6 +82,8 @@ impl Logging {
     /// # Errors
     /// When the process has another log.
     pub fn set_format(&self, format: LogFormat) -> Result<(), String> {
-        self.lines.reload(lines(format)).map_err(|e| e.to_string())
+        self.lines.reload(lines(format)).map_err(|e| e.to_string())?;
+        JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -189,8 +189,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         args.log.start();
         return inline(&config);
     }
-    let counted = daemon::run(config, args.config.clone(), say).map_err(Failure::of_start)?;
-    say(&counters::of_rnic(&counted));
+    let counted = daemon::run(config, args.config.clone(), report).map_err(Failure::of_start)?;
+    if daemon::log::is_json() {
+        for (part, counter, value) in counters::rows_of_rnic(&counted) {
+            tracing::info!(part, counter, value, "counted");
+        }
+    } else {
+        say(&counters::of_rnic(&counted));
+    }
     Ok(())
 }
 
@@ -211,6 +217,15 @@ fn check(file: &Path, what: Check) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Prints a line, or logs it where the log has a format for programs.
+fn report(line: &str) {
+    if daemon::log::is_json() {
+        tracing::info!("{}", line.trim_end());
+    } else {
+        say(line);
+    }
 }
 
 /// Converts the error of a wrong file to a usage error.

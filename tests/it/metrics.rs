@@ -97,3 +97,51 @@ fn test_server_names_taken_metrics_address_and_does_not_start() {
     assert_eq!(out.status.code(), Some(1), "{said}");
     assert!(said.contains(&format!("metrics on {addr}")), "{said}");
 }
+
+/// With a log in JSON, the process prints nothing else.
+#[test]
+fn test_server_with_json_log_prints_json_lines_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, socket) = (dir.path().join("heddle.toml"), dir.path().join("sock"));
+    let config = |vdev: &str| {
+        format!(
+            "[log]\nformat = \"json\"\n[memory]\nregistered = 16\n[[port]]\nvdev = \"{vdev}\"\n\
+             addresses = [\"10.0.0.1/24\"]\n[[listen]]\naddress = \"10.0.0.1:7174\"\n\
+             service = \"rping\"\n[control]\nsocket = \"{}\"\n",
+            socket.display()
+        )
+    };
+    let serve = || {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_heddle"));
+        c.args(["serve", "--config"]).arg(&file);
+        c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let messages = |child: Child| {
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "");
+        let log = String::from_utf8(out.stderr).unwrap();
+        let line = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).expect(line);
+            line["fields"].clone()
+        };
+        (out.status.code(), log.lines().map(line).collect::<Vec<_>>())
+    };
+    std::fs::write(&file, config("net_null0,no-rx=1")).unwrap();
+    let server = serve();
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        assert!(std::time::Instant::now() < until, "it does not come up");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sent = Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let (code, lines) = messages(server);
+    assert_eq!(code, Some(0));
+    let says = |text: &str| lines.iter().any(|l| l["message"].as_str() == Some(text));
+    assert!(says("rping listening on 10.0.0.1:7174") && says("counted"), "{lines:?}");
+    // So is the reason for which a server does not start.
+    std::fs::write(&file, config("net_nothing0")).unwrap();
+    let (code, lines) = messages(serve());
+    assert_eq!(code, Some(1));
+    assert!(lines.iter().any(|l| l["message"].as_str().unwrap().contains("net_nothing")));
+}
