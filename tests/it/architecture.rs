@@ -67,30 +67,78 @@ fn test_documented_dependency_table_matches_cargo() {
     assert_eq!(table, crates());
 }
 
-/// Returns the crates that a line of the picture names.
-fn named(line: &str, graph: &Graph) -> Vec<String> {
-    let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-    // The description of a crate follows its name and may name others, so stop at the first other
-    // word.
-    let names = words.filter(|w| !w.is_empty()).take_while(|w| graph.contains_key(*w));
-    names.map(str::to_owned).collect()
+/// Returns the boxes and the arrows of a picture of `docs/pictures`.
+fn picture(name: &str) -> (BTreeSet<String>, Graph) {
+    let text = fs::read_to_string(root().join("docs/pictures").join(name)).unwrap();
+    let plain = |word: &str| word.trim().trim_matches('"').to_owned();
+    let (mut boxes, mut arrows) = (BTreeSet::new(), Graph::new());
+    for line in text.lines().map(str::trim).filter(|l| l.ends_with(';') && !l.starts_with('{')) {
+        let (what, attributes) = line.trim_end_matches(';').split_once('[').unwrap_or((line, ""));
+        if let Some((from, to)) = what.trim_end_matches(';').split_once("->") {
+            arrows.entry(plain(from)).or_default().insert(plain(to));
+        } else if attributes.contains("label=") {
+            boxes.insert(plain(what));
+        }
+    }
+    (boxes, arrows)
 }
 
-/// Every crate is in the picture of the rooms once, and uses only crates below it or, in the same line,
-/// to its right.
-#[test]
-fn test_picture_places_every_crate_above_its_dependencies() {
-    let graph = crates();
-    let order: Vec<String> =
-        block("docs/architecture.md", "Rooms").iter().flat_map(|l| named(l, &graph)).collect();
-    let mut sorted = order.clone();
-    sorted.sort();
-    assert_eq!(sorted, graph.keys().cloned().collect::<Vec<_>>(), "crates in the picture");
-    let place = |name: &str| order.iter().position(|o| o == name).unwrap();
-    for (name, uses) in &graph {
-        for used in uses {
-            assert!(place(name) < place(used), "{name} uses {used}, which stands above it");
+/// Returns all that `name` uses, directly or by others.
+fn reached(graph: &Graph, name: &str) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut open = vec![name];
+    while let Some(name) = open.pop() {
+        for used in graph.get(name).into_iter().flatten() {
+            if all.insert(used.clone()) {
+                open.push(used);
+            }
         }
+    }
+    all
+}
+
+/// Every crate is in the picture of the rooms, each arrow is a dependency, and the dependencies
+/// without an arrow follow from those with one.
+#[test]
+fn test_picture_of_rooms_shows_the_dependencies_of_cargo() {
+    let graph = crates();
+    let (boxes, arrows) = picture("rooms.dot");
+    assert_eq!(boxes, graph.keys().cloned().collect());
+    for (name, uses) in &graph {
+        let drawn = arrows.get(name).cloned().unwrap_or_default();
+        let wrong: Vec<_> = drawn.difference(uses).collect();
+        assert!(wrong.is_empty(), "{name} does not use {wrong:?}");
+        assert_eq!(reached(&arrows, name), reached(&graph, name), "{name}");
+    }
+}
+
+/// The states of a connection, and the ways between them, are those of the table that the tests of
+/// the connection manager keep.
+#[test]
+fn test_picture_of_a_connection_shows_states_and_ways_of_the_connection_manager() {
+    let table = fs::read_to_string(root().join("cm/src/conn/tests/matrix.txt")).unwrap();
+    let first = |text: &str| text.split([' ', ',']).next().unwrap().to_owned();
+    let mut ways = Graph::new();
+    let mut state = String::new();
+    for line in table.lines() {
+        if let Some(row) = line.strip_prefix("  ") {
+            let next = first(row.get(18..).unwrap_or_default());
+            if next.starts_with(|c: char| c.is_ascii_uppercase()) {
+                ways.entry(state.clone()).or_default().insert(next);
+            }
+        } else {
+            state = first(line);
+            ways.entry(state.clone()).or_default();
+        }
+    }
+    let (boxes, arrows) = picture("connection.dot");
+    let states: BTreeSet<String> = boxes.into_iter().filter(|b| !b.starts_with("start_")).collect();
+    // These states only undo what was begun.
+    let drawn = ways.keys().filter(|s| !["Undoing", "Unopened"].contains(&s.as_str()));
+    assert_eq!(states, drawn.cloned().collect());
+    for (from, to) in arrows.iter().filter(|(from, _)| !from.starts_with("start_")) {
+        let wrong: Vec<_> = to.difference(&ways[from]).collect();
+        assert!(wrong.is_empty(), "no way leads from {from} to {wrong:?}");
     }
 }
 
@@ -161,10 +209,34 @@ fn test_files_with_unsafe_match_the_documented_list() {
     assert!(missing.is_empty() && gone.is_empty(), "not listed: {missing:?}; without: {gone:?}");
 }
 
+/// Returns the names in backquotes of the sentence of `document` that has `part`.
+fn listed(document: &str, part: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join(document)).unwrap();
+    let paragraph = text.split("\n\n").find(|p| p.contains(part));
+    let paragraph = paragraph.unwrap_or_else(|| panic!("{document} does not say {part:?}"));
+    let sentence = paragraph.split(part).next().unwrap();
+    sentence.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn test_documents_agree_on_the_pure_crates() {
+    let pure: BTreeSet<String> = PURE.map(str::to_owned).into();
+    assert_eq!(listed("docs/architecture.md", "are pure:"), pure);
+    assert_eq!(listed("CONTRIBUTING.md", "need no DPDK"), pure);
+    let script = fs::read_to_string(root().join("scripts/test")).unwrap();
+    let line =
+        script.lines().skip_while(|l| !l.contains("the core crates are pure")).nth(1).unwrap();
+    let checked = line.split([' ', ';']).filter(|w| w.starts_with("heddle-")).map(short);
+    assert_eq!(checked.collect::<BTreeSet<_>>(), pure);
+}
+
+/// The crates without operating system, thread, clock and DPDK.
+const PURE: [&str; 8] = ["base", "tcp", "iwarp", "ib", "rpcrdma", "dissect", "rnic", "cm"];
+
 /// Crates documented as pure forbid `unsafe` by attribute, so that the check cannot miss a file.
 #[test]
 fn test_pure_crates_forbid_unsafe() {
-    for name in ["base", "tcp", "iwarp", "ib", "rpcrdma", "dissect", "rnic", "cm"] {
+    for name in PURE {
         let text = fs::read_to_string(root().join(name).join("src/lib.rs")).unwrap();
         assert!(text.contains("#![forbid(unsafe_code)]"), "{name}");
     }
