@@ -119,6 +119,20 @@ need_nextest() {
     cargo install --locked cargo-nextest
 }
 
+# need_mdbook - puts the maker of the book into PATH, without its server and its watcher. Debian
+# has no package of it.
+need_mdbook() {
+    local tools=$ROOT/target/tools version=0.5.4
+    if [[ $("$tools/bin/mdbook" --version 2>/dev/null) != "mdbook v$version" ]]; then
+        command -v cargo >/dev/null || die "cargo is missing: install Rust first (https://rustup.rs)"
+        say "installing mdbook"
+        # A debug build is quick enough for some seventy pages.
+        cargo install --locked --debug --quiet --no-default-features --features search \
+            --root "$tools" --version "$version" mdbook
+    fi
+    export PATH=$tools/bin:$PATH
+}
+
 # need_miri - installs the interpreter that finds undefined behaviour, a component of nightly Rust.
 need_miri() {
     cargo +nightly --version >/dev/null 2>&1 || die "a nightly Rust is missing: rustup toolchain install nightly"
