@@ -6,6 +6,7 @@
 
 mod architecture;
 mod cli;
+mod docs;
 mod eal;
 mod end_to_end;
 mod examples;
