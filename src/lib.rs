@@ -64,6 +64,35 @@
 //! ([`FastMr`], [`QpWindow`]). Receive buffers belong to a queue pair, or to an [`Srq`] that
 //! several queue pairs share.
 //!
+//! An Atomic Operation on the peer's memory, with the two connections of the example above:
+//!
+//! ```
+//! # use heddle::{Access, Eal, EalConfig, EndpointConfig, Node, SendWr};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let patience = std::time::Duration::from_secs(10);
+//! # let eal = Eal::init(&EalConfig::default())?;
+//! # let a = EndpointConfig::new(vec!["10.0.0.1/24".parse()?]);
+//! # let b = EndpointConfig::new(vec!["10.0.0.2/24".parse()?]);
+//! # let (a, b) = Node::ring_pair(&eal, "wire", &a, &b)?;
+//! # let listener = b.device().bind("10.0.0.2:7174")?;
+//! # let connecting = a.device().dial("10.0.0.2:7174")?;
+//! # let (server, client) = (listener.accept()?, connecting.wait()?);
+//! let counter = server.alloc_mr(8, Access::REMOTE_ATOMIC)?;
+//! counter.write(0, &40u64.to_ne_bytes());
+//! let result = client.alloc_mr(8, Access::LOCAL_WRITE)?;
+//! let old = [result.sge(0, 8)];
+//! let add = SendWr::fetch_add(1, &old, counter.stag(), counter.to(), 2);
+//! client.post_send(&add)?;
+//! assert!(client.wait(patience)?.status.is_success());
+//! let mut word = [0; 8];
+//! result.read(0, &mut word);
+//! assert_eq!(u64::from_ne_bytes(word), 40); // as it was before
+//! counter.read(0, &mut word);
+//! assert_eq!(u64::from_ne_bytes(word), 42);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
 //! crate's binary, `heddle`, is made of the same.
 

@@ -278,6 +278,31 @@ impl Connecting {
 }
 
 /// An established connection, with its queue pair and completion queue; dropping it disconnects.
+///
+/// ```
+/// # use heddle_verbs as heddle;
+/// use std::time::Duration;
+///
+/// use heddle::{Access, Device, SendWr, Stag};
+///
+/// /// Writes a page of the peer's memory, and waits until the peer's TCP has it.
+/// fn put(
+///     device: &Device,
+///     (stag, to): (Stag, u64),
+///     page: &[u8],
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     let connection = device.dial("10.0.0.2:7174")?.wait()?;
+///     let source = connection.alloc_mr(page.len(), Access::NONE)?;
+///     source.write(0, page);
+///     connection.post_send(&SendWr::write(1, &[source.sge(0, page.len())], stag, to))?;
+///     let done = connection.wait(Duration::from_secs(10))?;
+///     if !done.status.is_success() {
+///         return Err(format!("{:?}: {:?}", done.status, connection.terminate()).into());
+///     }
+///     connection.disconnect()?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Connection {
     device: Device,

@@ -65,6 +65,21 @@ pub enum WaitError {
 
 /// The application's end of a completion queue; clones are handles of the same queue. Any thread
 /// may poll it.
+///
+/// ```
+/// # use heddle_verbs as heddle;
+/// use heddle::{Arm, Cq, CqOverflow, Cqe};
+///
+/// /// Handles completions when the descriptor of the queue is readable. Arms first: a completion that
+/// /// comes after the last look then makes the descriptor readable again.
+/// fn readable(cq: &Cq, mut handle: impl FnMut(Cqe)) -> Result<(), CqOverflow> {
+///     cq.arm(Arm::Next);
+///     while let Some(completion) = cq.poll() {
+///         handle(completion);
+///     }
+///     cq.check()
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Cq(Arc<Inner>);
 

@@ -138,6 +138,30 @@ impl Default for DeviceConfig {
 ///
 /// A connection goes on without handles of the device, until either side ends the connection;
 /// [`close`](Device::close) ends everything that the device has.
+///
+/// A server that sleeps until a message has come:
+///
+/// ```
+/// # use heddle_verbs as heddle;
+/// use std::time::Duration;
+///
+/// use heddle::{AcceptParams, Access, Device, Ends, RecvWr};
+///
+/// fn serve(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
+///     let listener = device.bind("10.0.0.2:7174")?;
+///     let peer = listener.request(Duration::from_secs(60))?;
+///     // A queue pair reaches only regions of its own protection domain.
+///     let pd = device.alloc_pd()?;
+///     let buffer = device.alloc_mr(pd, 4096, Access::LOCAL_WRITE)?;
+///     let ends = Ends::with(device, pd, 32, |init| init.depths(16, 16))?;
+///     // Post receives before the peer can send: in iWARP a Send without a receive ends the stream.
+///     ends.qp.post_recv(&RecvWr::new(1, &[buffer.sge(0, 4096)]))?;
+///     let connection = peer.accept_with(AcceptParams::new(ends.qp.clone()), ends)?;
+///     let message = connection.wait(Duration::from_secs(60))?;
+///     println!("{} bytes from {}", message.len, connection.remote());
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Device(Arc<App>);
 

@@ -12,6 +12,23 @@ use crate::memory::Region;
 ///
 /// The peer may write the memory at any time as its rights allow, so callers copy bytes in and out
 /// and never borrow them.
+///
+/// ```
+/// # use heddle_verbs as heddle;
+/// use heddle::{Access, Device};
+///
+/// /// Offers a mailbox: the peer may write it.
+/// fn offer(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
+///     let mailbox = device.alloc_mr(device.alloc_pd()?, 4096, Access::REMOTE_WRITE)?;
+///     println!("STag {:#x}, offset {:#x}", mailbox.stag().0, mailbox.to());
+///     mailbox.write(0, b"empty");
+///     let mut copy = [0; 5];
+///     mailbox.read(0, &mut copy);
+///     // From here on, the peer's Writes to the STag end its connection.
+///     mailbox.deregister()?;
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Mr {
     region: Arc<Region>,

@@ -13,6 +13,28 @@ use crate::params::AcceptParams;
 use crate::waker::Sleeper;
 
 /// A listener; dropping it stops peers from connecting.
+///
+/// ```
+/// # use heddle_verbs as heddle;
+/// use std::time::Duration;
+///
+/// use heddle::Device;
+///
+/// /// Accepts peers that say hello, and rejects others with a reason.
+/// fn accept(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
+///     let listener = device.bind("10.0.0.2:0")?;
+///     println!("listening on {}", listener.addr());
+///     loop {
+///         let peer = listener.request(Duration::MAX)?;
+///         if peer.private_data != b"hello" {
+///             peer.reject(b"say hello first")?;
+///             continue;
+///         }
+///         let connection = peer.accept()?;
+///         println!("{} is connected", connection.remote());
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     pub(super) device: Device,
