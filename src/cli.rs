@@ -15,6 +15,8 @@ mod capture;
 mod cm;
 mod counters;
 mod demo;
+#[cfg(test)]
+mod documents;
 mod dump;
 mod generate;
 mod log;

@@ -228,6 +228,16 @@ fn report(line: &str) {
     }
 }
 
+/// Checks the options of a command that the documents show, without opening a device.
+#[cfg(test)]
+pub(super) fn check_shown(args: &Args) -> Result<(), Failure> {
+    match &args.config {
+        Some(file) => Config::read(file).map(drop).map_err(|e| of_config(&e)),
+        None if args.private => Ok(()),
+        None => of_flags(args).map(drop),
+    }
+}
+
 /// Converts the error of a wrong file to a usage error.
 pub(super) fn of_config(e: &ConfigError) -> Failure {
     match e {

@@ -6,6 +6,7 @@
 mod c;
 mod events;
 mod extended;
+mod guide;
 mod lab;
 mod layout;
 mod memory;
