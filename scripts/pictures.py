@@ -67,6 +67,8 @@ def draw(source):
     svg = re.sub(r"<title>.*?</title>\n?", "", svg, flags=re.S)
     svg = re.sub(r' (fill|stroke|font-family)="[^"]*"', "", svg)
     svg = re.sub(r'style="rounded,filled" ', "", svg)
+    # A space at the front of a label keeps the label off its line; viewers drop an ordinary space.
+    svg = re.sub(r"(<text[^>]*>) ", r"\1&#160;", svg)
     # The first line of a box is its name.
     svg = re.sub(r'(<g id="node\d+" class="node[^"]*">\n<path[^>]*/>\n<text )', r'\1font-weight="bold" ', svg)
     box = re.search(r'viewBox="([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+)"', svg)
