@@ -34,7 +34,7 @@ fn refusal(command: &[String]) -> Option<String> {
         }
         Err(e) => return Some(e.to_string()),
     };
-    // What clap cannot express is checked before a device is opened.
+    // The command itself checks the rest, before it opens a device.
     let checked = match &cli.command {
         Command::Serve(args) => serve::check_shown(args),
         _ => Ok(()),

@@ -25,7 +25,7 @@ use pages::{Page, root};
 /// Seconds after which a block has hung.
 const PATIENCE: &str = "90";
 
-/// What the script of every block begins with.
+/// The beginning of the script of every block.
 const PRELUDE: &str = r#"
 mount -t tmpfs none /run && ip link set lo up || exit 1
 started=()
@@ -40,7 +40,7 @@ again() {
 }
 "#;
 
-/// What it ends with: a process in the background still runs, or has ended well.
+/// The end of the script: a process in the background still runs, or has ended well.
 const END: &str = r#"
 for pid in "${started[@]}"; do
     kill -0 "$pid" 2>/dev/null || wait "$pid" || { echo "ended with $?, in the background" >&2; exit 1; }
