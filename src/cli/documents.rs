@@ -171,10 +171,10 @@ fn test_synopsis_of_the_command_line_shows_options_that_exist() {
     for line in synopsis.lines() {
         if let Some(names) = line.strip_prefix("heddle ") {
             taken.clear();
-            for name in names.split(" | ").filter_map(|n| n.split_whitespace().next()) {
-                root.find_subcommand(name).into_iter().for_each(|c| options(c, &mut taken));
-            }
-            assert!(!taken.is_empty(), "{line}");
+            let names = names.split(" | ").filter_map(|n| n.split_whitespace().next());
+            let commands: Vec<_> = names.filter_map(|n| root.find_subcommand(n)).collect();
+            assert!(!commands.is_empty(), "{line}");
+            commands.into_iter().for_each(|c| options(c, &mut taken));
         } else if !line.starts_with(' ') {
             options(&root, &mut taken);
         }
