@@ -106,7 +106,7 @@ impl Host<'_> {
     }
 
     fn warn(&mut self, key: &str, what: impl Display) {
-        self.problems.push(self.text.problem(key, what).as_warning());
+        self.problems.push(self.text.problem(key, what).into_warning());
     }
 
     /// Starts DPDK if a port has a virtual device, because only DPDK knows its drivers.

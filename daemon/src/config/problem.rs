@@ -61,7 +61,7 @@ impl Problem {
     }
 
     /// Returns the problem as a warning.
-    pub(super) fn as_warning(self) -> Problem {
+    pub(super) fn into_warning(self) -> Problem {
         Problem { warning: true, ..self }
     }
 

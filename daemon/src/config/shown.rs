@@ -144,8 +144,8 @@ fn number(value: impl TryInto<i64>) -> Key<i64> {
 fn time(value: Duration) -> Key<Time> {
     let us = value.as_micros();
     Some(at(Time(match us {
-        _ if us % 1_000_000 == 0 => format!("{}s", us / 1_000_000),
-        _ if us % 1000 == 0 => format!("{}ms", us / 1000),
+        _ if us.is_multiple_of(1_000_000) => format!("{}s", us / 1_000_000),
+        _ if us.is_multiple_of(1000) => format!("{}ms", us / 1000),
         _ => format!("{us}us"),
     })))
 }

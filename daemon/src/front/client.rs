@@ -246,7 +246,7 @@ async fn carry_out(app: &Appliance, access: Access, request: &Request) -> Result
         Request::ApplicationKill(args) => Answer::ok(0, &app.application_kill(args.application)?),
         Request::Reload => Answer::ok(0, &app.reload().await?),
         Request::LogLevel(args) => Answer::ok(0, &app.log_level(args).await?),
-        Request::Drain(args) => Answer::ok(0, &app.drain(&args.clone().unwrap_or_default()).await?),
+        Request::Drain(args) => Answer::ok(0, &app.drain(&args.unwrap_or_default()).await?),
         Request::Undrain => Answer::ok(0, &app.undrain().await?),
         Request::Log => Answer::ok(0, &crate::log::recent_lines()),
         Request::Config => Answer::ok(0, &app.settings()?),
