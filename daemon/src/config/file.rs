@@ -179,6 +179,7 @@ pub(super) struct Listen {
     pub(super) service: Key<String>,
     pub(super) infiniband: Key<bool>,
     pub(super) forward: Key<Forward>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) export: Vec<Spanned<Export>>,
 }
 

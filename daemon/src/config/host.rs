@@ -8,7 +8,7 @@ use core::fmt::Display;
 use core::net::SocketAddr;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{TcpListener, UdpSocket};
+use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -178,27 +178,14 @@ impl Host<'_> {
         } else if !found.running {
             self.warn(key, format!("the interface {name} has no carrier: is its peer up?"));
         }
-        if !passes {
-            return;
-        }
         let mtu = u32::from(port.mtu);
-        if mtu > found.mtu {
+        if passes && mtu > found.mtu {
             let what = format!(
                 "the interface {name} takes packets of {} bytes at most, and the port's have {mtu}: ip \
                  link set {name} mtu {mtu}, or a smaller mtu here",
                 found.mtu
             );
             self.wrong(&format!("port[{n}].mtu"), what);
-        }
-        for (at, cidr) in port.addresses.iter().enumerate() {
-            // Only an address of the host can be bound to.
-            if UdpSocket::bind((cidr.addr(), 0)).is_ok() {
-                let what = format!(
-                    "the host has the address {} too: its kernel would reset our connections",
-                    cidr.addr()
-                );
-                self.warn(&format!("port[{n}].addresses[{at}]"), what);
-            }
         }
     }
 
