@@ -6,6 +6,7 @@
 //! and runs it any number of times, since pools of packet buffers live as long as the process.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,8 +22,11 @@ use heddle_verbs::{DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 
 use crate::progress::Progress;
-use crate::report::{BenchReport, WorkerShare};
+use crate::report::{
+    BenchReport, IntervalReport, LatencyFrom, LatencyKind, WorkerShare, due, warnings,
+};
 use crate::spec::{BenchSpec, Faults, Wire};
+use crate::usage::Usage;
 use crate::workload::{Client, Outcome, Run, WorkloadError};
 
 /// Where the polling threads run.
@@ -293,17 +297,23 @@ impl Pair {
     ) -> Result<BenchReport, BenchError> {
         let (mut a, mut b) = self.sides.take().ok_or(BenchError::Lost)?;
         let before = snapshots(&a, &b);
-        self.progress.set(0);
+        self.progress.clear();
+        let used = Usage::of_process();
+        let mut threads = Vec::new();
         let outcome = if cores.is_empty() {
             run_inline(&mut a, &mut b, self.server, run, &self.progress)
         } else {
             let outcome;
-            (a, b, outcome) = run_on(&self.eal, cores, (a, b), self.server, run, &self.progress)?;
+            (a, b, outcome, threads) =
+                run_on(&self.eal, cores, (a, b), self.server, run, &self.progress)?;
             outcome
         };
+        let used = Usage::of_process().since(used);
         let after = snapshots(&a, &b);
         self.sides = Some((a, b));
         let mut report = report(spec, &run, &outcome?, self.wire);
+        add_intervals(&mut report, &self.progress);
+        report.processor = used;
         report.lcores = cores.to_vec();
         report.sides = u8::try_from(after.len()).unwrap_or(2);
         for (side, s) in ["client", "server"].iter().zip(&after) {
@@ -314,10 +324,14 @@ impl Pair {
             });
         }
         let halves = [&cores[..cores.len() / 2], &cores[cores.len() / 2..]];
+        let threads = [&threads[..threads.len() / 2], &threads[threads.len() / 2..]];
         for (n, (before, after)) in before.iter().zip(&after).enumerate() {
+            let (side, place) = (["client", "server"][n], (halves[n], threads[n]));
             add_losses(&mut report, before, after);
-            add_workers(&mut report, ["client", "server"][n], halves[n], before, after);
+            add_workers(&mut report, side, place, before, after);
+            add_counters(&mut report, side, before, after);
         }
+        report.warnings = warnings(&report, spec);
         Ok(report)
     }
 }
@@ -365,9 +379,11 @@ pub(crate) fn drive(
         }
         steps = steps.wrapping_add(1);
         if steps.is_multiple_of(UPDATE_EVERY) {
-            progress.set(client.outcome().ops);
+            progress.set(client.ops());
+            progress.push(client.take_intervals());
         }
     };
+    progress.push(client.take_intervals());
     if result.is_err() {
         client.abandon();
     }
@@ -386,7 +402,9 @@ pub(crate) fn poll_pair(sender: &mut Endpoint, receiver: Option<&mut Endpoint>) 
 /// How long the server may take to notice that connections have ended.
 const SETTLE: Duration = Duration::from_secs(2);
 
-type Both = (Side, ServerSide, Result<Outcome, WorkloadError>);
+/// Both sides, the result, and the processor time of each thread: those of the client, then those
+/// of the server, in the order of their processors.
+type Both = (Side, ServerSide, Result<Outcome, WorkloadError>, Vec<Usage>);
 
 fn run_on(
     eal: &Eal,
@@ -403,31 +421,35 @@ fn run_on(
         spawn_workers(eal, &theirs[1..], detached)?,
     ];
     let server = LcoreWorker::spawn(eal, theirs[0], "heddle-server", move |stop| {
+        let used = Usage::of_thread();
         while !stop.is_set() {
             if let Some(endpoint) = &mut b.endpoint {
                 endpoint.poll();
             }
             b.server.step();
         }
-        b
+        (b, Usage::of_thread().since(used))
     })?;
     let progress = progress.clone();
     let client = LcoreWorker::spawn(eal, ours[0], "heddle-client", move |_| {
+        let used = Usage::of_thread();
         let result = run_client(&mut a, at, run, &progress);
-        (a, result)
+        (a, result, Usage::of_thread().since(used))
     })?;
     while !client.is_finished() && !server.is_finished() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let (mut a, result) = client.join()?;
-    let mut b = server.join()?;
+    let (mut a, result, client_used) = client.join()?;
+    let (mut b, server_used) = server.join()?;
     let [ours, theirs] = helpers;
-    a.endpoint.attach(join_workers(ours)?);
-    let theirs = join_workers(theirs)?;
+    let mut used = vec![client_used];
+    a.endpoint.attach(join_workers(ours, &mut used)?);
+    used.push(server_used);
+    let theirs = join_workers(theirs, &mut used)?;
     if let Some(endpoint) = &mut b.endpoint {
         endpoint.attach(theirs);
     }
-    Ok((a, b, result))
+    Ok((a, b, result, used))
 }
 
 /// Starts a thread for each worker of a side except the first.
@@ -435,24 +457,34 @@ fn spawn_workers(
     eal: &Eal,
     cores: &[usize],
     workers: Vec<Detached>,
-) -> Result<Vec<LcoreWorker<Detached>>, BenchError> {
+) -> Result<Vec<LcoreWorker<(Detached, Usage)>>, BenchError> {
     let spawn = |(mut worker, &core): (Detached, &usize)| {
         let name = format!("heddle-w{}", worker.number());
         let thread = LcoreWorker::spawn(eal, core, &name, move |stop| {
+            let used = Usage::of_thread();
             while !stop.is_set() {
                 if !worker.poll() {
                     std::hint::spin_loop();
                 }
             }
-            worker
+            (worker, Usage::of_thread().since(used))
         });
         Ok(thread?)
     };
     workers.into_iter().zip(cores).map(spawn).collect()
 }
 
-fn join_workers(threads: Vec<LcoreWorker<Detached>>) -> Result<Vec<Detached>, BenchError> {
-    threads.into_iter().map(|t| Ok(t.join()?)).collect()
+/// Ends the threads of workers, and adds their processor times to `used`.
+fn join_workers(
+    threads: Vec<LcoreWorker<(Detached, Usage)>>,
+    used: &mut Vec<Usage>,
+) -> Result<Vec<Detached>, BenchError> {
+    let join = |thread: LcoreWorker<(Detached, Usage)>| {
+        let (worker, usage) = thread.join()?;
+        used.push(usage);
+        Ok(worker)
+    };
+    threads.into_iter().map(join).collect()
 }
 
 /// Runs a client on the calling thread, against a server elsewhere.
@@ -517,21 +549,27 @@ impl Remote {
             return Err(BenchError::Processors { given, wanted });
         }
         let before = side.endpoint.snapshot();
-        self.progress.set(0);
+        self.progress.clear();
+        let (process, thread) = (Usage::of_process(), Usage::of_thread());
         let helpers = match cores {
             [] => Vec::new(),
             [_, others @ ..] => spawn_workers(&self.eal, others, side.endpoint.detach())?,
         };
         let outcome = run_client(&mut side, self.server, run, &self.progress);
-        side.endpoint.attach(join_workers(helpers)?);
+        let mut threads = vec![Usage::of_thread().since(thread)];
+        side.endpoint.attach(join_workers(helpers, &mut threads)?);
         let after = side.endpoint.snapshot();
         self.side = Some(side);
         let mut report = report(spec, &run, &outcome?, Wire::Vdev);
+        add_intervals(&mut report, &self.progress);
+        report.processor = Usage::of_process().since(process);
         report.lcores = cores.to_vec();
-        add_workers(&mut report, "client", cores, &before, &after);
+        add_workers(&mut report, "client", (cores, &threads), &before, &after);
+        add_counters(&mut report, "client", &before, &after);
         // The server's losses and retransmits are not known here.
         report.sides = 1;
         add_losses(&mut report, &before, &after);
+        report.warnings = warnings(&report, spec);
         Ok(report)
     }
 }
@@ -545,6 +583,12 @@ pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire)
     let seconds = outcome.elapsed.as_secs_f64();
     let bytes = outcome.ops * u64::from(run.size);
     let per_second = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
+    let kind = LatencyKind::of(run.op, run.mode, spec.half);
+    let half = kind == LatencyKind::HalfRoundTrip;
+    let mut latency_steps = outcome.times.steps();
+    if half {
+        latency_steps.iter_mut().for_each(|step| step.ns /= 2);
+    }
     BenchReport {
         op: run.op,
         mode: run.mode,
@@ -556,21 +600,54 @@ pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire)
         wire,
         lcores: Vec::new(),
         sides: 2,
+        warmup_seconds: run.warm_up().as_secs_f64(),
         seconds,
         bytes,
         ops: outcome.ops,
+        rate_ops_per_s: run.rate,
+        due_ops: due(run, seconds),
         gbit_per_s: per_second(bytes as f64 * 8e-9),
         mops_per_s: per_second(outcome.ops as f64 * 1e-6),
-        latency_ns: outcome.latency,
+        latency_kind: kind,
+        latency_from: if run.rate.is_some() { LatencyFrom::Due } else { LatencyFrom::Post },
+        latency_ns: if half { outcome.latency().halved() } else { outcome.latency() },
+        latency_steps,
+        intervals: Vec::new(),
         retransmits: 0,
         fast_retransmits: 0,
         timeouts: 0,
         tail_probes: 0,
         spurious_retransmits: 0,
         drops: 0,
+        processor: Usage::default(),
         workers: Vec::new(),
+        counters: BTreeMap::new(),
         verified: outcome.verified,
+        warnings: Vec::new(),
     }
+}
+
+/// Adds the intervals of a run.
+pub(crate) fn add_intervals(report: &mut BenchReport, progress: &Progress) {
+    let (size, kind) = (report.size, report.latency_kind);
+    let all = progress.intervals_from(0);
+    report.intervals = all.iter().map(|i| IntervalReport::of(i, size, kind)).collect();
+}
+
+/// Adds the growth of each counter of one side in a run.
+fn add_counters(report: &mut BenchReport, side: &str, before: &Snapshot, after: &Snapshot) {
+    let mut old = BTreeMap::new();
+    before.worker.for_each(|part, name, _, value| {
+        old.insert((part, name), value);
+    });
+    let mut all = BTreeMap::new();
+    after.worker.for_each(|part, name, _, value| {
+        let grown = value.saturating_sub(old.get(&(part, name)).copied().unwrap_or(0));
+        if grown > 0 {
+            all.insert(format!("{part}_{name}"), grown);
+        }
+    });
+    report.counters.insert(side.to_owned(), all);
 }
 
 /// Adds the losses and retransmits of one side in a run.
@@ -588,7 +665,7 @@ fn add_losses(report: &mut BenchReport, before: &Snapshot, after: &Snapshot) {
 fn add_workers(
     report: &mut BenchReport,
     side: &str,
-    cores: &[usize],
+    (cores, threads): (&[usize], &[Usage]),
     before: &Snapshot,
     after: &Snapshot,
 ) {
@@ -598,6 +675,7 @@ fn add_workers(
         report.workers.push(WorkerShare {
             side: side.into(),
             lcore: cores.get(n).copied(),
+            processor: threads.get(n).copied(),
             connections: after.stack.opened + after.stack.accepted,
             tx_bytes: since(|s| s.rnic.tx_fpdu_bytes),
             rx_bytes: since(|s| s.rnic.rx_payload_bytes),
@@ -619,6 +697,21 @@ mod tests {
     use super::*;
     use heddle_base::units::{Size, Sizes};
     use heddle_services::bench::Mode;
+
+    #[test]
+    fn test_half_round_trips_are_half_of_the_same_times() {
+        let half = BenchSpec { mode: Mode::Lat, half: true, ..BenchSpec::default() };
+        let full = BenchSpec { half: false, ..half.clone() };
+        let mut outcome = Outcome { elapsed: Duration::from_secs(1), ..Outcome::default() };
+        (1..=100).for_each(|n| outcome.times.record_nanos(10 * n));
+        let of = |spec: &BenchSpec| report(spec, &Run::new(spec, Size(8)), &outcome, Wire::Ring);
+        let (half, full) = (of(&half), of(&full));
+        assert_eq!((half.latency_ns.p50, full.latency_ns.p50), (250, 500));
+        assert_eq!(half.latency_kind, LatencyKind::HalfRoundTrip);
+        assert_eq!(full.latency_kind, LatencyKind::RoundTrip);
+        let last = |r: &BenchReport| r.latency_steps.last().map(|s| s.ns);
+        assert_eq!((last(&half), last(&full)), (Some(500), Some(1000)));
+    }
 
     #[test]
     fn test_frames_cover_data_in_flight_and_more_with_faults() {

@@ -26,6 +26,29 @@ pub struct Latency {
     pub count: u64,
 }
 
+impl Latency {
+    /// Returns the distribution of the halves of the times.
+    #[must_use]
+    pub fn halved(self) -> Latency {
+        let Latency { min, p50, p90, p99, p999, max, count } = self;
+        let [min, p50, p90, p99, p999, max] = [min, p50, p90, p99, p999, max].map(|ns| ns / 2);
+        Latency { min, p50, p90, p99, p999, max, count }
+    }
+}
+
+/// A step of a distribution: times up to a bound, and beyond the bound of the step before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// The longest time of the step, in nanoseconds.
+    pub ns: u64,
+    /// The number of times in the step.
+    pub count: u64,
+}
+
+/// Steps of a histogram for each doubling of the time.
+const STEPS_PER_DOUBLING: i32 = 8;
+
 /// The longest time in nanoseconds that the recorder distinguishes from longer ones.
 const LONGEST: u64 = 60_000_000_000;
 
@@ -53,6 +76,43 @@ impl Recorder {
         self.0.saturating_record(ns);
     }
 
+    /// Adds the times of another recorder.
+    pub fn add(&mut self, other: &Recorder) {
+        // Both have the same bounds, so the addition cannot fail.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// Returns the distribution of the times recorded since `self` was the same as `before`.
+    pub fn since(&self, before: &Recorder) -> Latency {
+        let mut rest = self.clone();
+        // Times are only added between clears, so no step of `before` has more than `self`.
+        let _ = rest.0.subtract(&before.0);
+        rest.latency()
+    }
+
+    /// Returns the number of recorded times.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Returns the distribution in steps, eight for each doubling of the time, without empty ones.
+    pub fn steps(&self) -> Vec<Step> {
+        let mut steps: Vec<Step> = Vec::new();
+        let mut step = i32::MIN;
+        for v in self.0.iter_recorded() {
+            let ns = v.value_iterated_to();
+            let this = bound_index(ns);
+            match steps.last_mut() {
+                Some(last) if this == step => {
+                    *last = Step { ns, count: last.count + v.count_at_value() };
+                }
+                _ => steps.push(Step { ns, count: v.count_at_value() }),
+            }
+            step = this;
+        }
+        steps
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.0.reset();
@@ -76,9 +136,47 @@ impl Recorder {
     }
 }
 
+/// Returns the number of the step of a histogram in which a time lies.
+#[expect(clippy::cast_possible_truncation, reason = "64 doublings have 512 steps")]
+fn bound_index(ns: u64) -> i32 {
+    ((ns.max(1) as f64).log2() * f64::from(STEPS_PER_DOUBLING)).floor() as i32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_steps_hold_every_time_once_in_order() {
+        let mut r = Recorder::default();
+        (1..=100_000).for_each(|n| r.record_nanos(n));
+        let steps = r.steps();
+        assert_eq!(steps.iter().map(|s| s.count).sum::<u64>(), 100_000);
+        assert!(steps.is_sorted_by(|a, b| a.ns < b.ns), "{steps:?}");
+        assert!(steps.len() <= 17 * 8 && steps.len() > 64, "{}", steps.len());
+        assert!(steps.last().is_some_and(|s| (100_000..=100_200).contains(&s.ns)), "{steps:?}");
+        assert_eq!(Recorder::default().steps(), []);
+    }
+
+    #[test]
+    fn test_since_leaves_out_the_times_before() {
+        let mut r = Recorder::default();
+        r.record_nanos(1_000_000);
+        let before = r.clone();
+        (0..9).for_each(|_| r.record_nanos(100));
+        let l = r.since(&before);
+        assert_eq!((l.count, l.p50, l.max), (9, 100, 100));
+        let mut sum = before.clone();
+        sum.add(&before);
+        assert_eq!((sum.count(), sum.latency().min / 1000), (2, 1000));
+    }
+
+    #[test]
+    fn test_halved_latency_keeps_the_count() {
+        let l = Latency { min: 2, p50: 10, p90: 20, p99: 30, p999: 40, max: 51, count: 7 };
+        let half = Latency { min: 1, p50: 5, p90: 10, p99: 15, p999: 20, max: 25, count: 7 };
+        assert_eq!(l.halved(), half);
+    }
 
     #[test]
     fn test_latency_quantiles_match_a_known_distribution() {

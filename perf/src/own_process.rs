@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use heddle_dataplane::Clock;
 use heddle_verbs::Device;
 
-use crate::embedded::{BenchError, drive, report};
+use crate::embedded::{BenchError, add_intervals, drive, report};
 use crate::progress::Progress;
-use crate::report::BenchReport;
+use crate::report::{BenchReport, warnings};
 use crate::spec::{BenchSpec, Wire};
+use crate::usage::Usage;
 use crate::workload::{Client, Run};
 
 /// The number of looks at the completion queue before the thread yields the processor.
@@ -44,7 +45,8 @@ impl OwnProcess {
         run: Run,
         core: Option<usize>,
     ) -> Result<BenchReport, BenchError> {
-        self.progress.set(0);
+        self.progress.clear();
+        let used = Usage::of_process();
         let client = Client::new(&self.device, &Clock::system(), self.server, run)?;
         let mut looks = 0u32;
         let outcome = drive(client, &self.progress, || {
@@ -56,8 +58,11 @@ impl OwnProcess {
             }
         })?;
         let mut report = report(spec, &run, &outcome, Wire::Socket);
+        add_intervals(&mut report, &self.progress);
+        report.processor = Usage::of_process().since(used);
         report.lcores.extend(core);
         report.sides = 0;
+        report.warnings = warnings(&report, spec);
         Ok(report)
     }
 }

@@ -1,19 +1,46 @@
 //! How far a run is, for a thread that waits for the run.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// A counter that the thread of a run shares with a thread that shows it.
+use crate::workload::Interval;
+
+/// A counter, and the intervals so far, that the thread of a run shares with a thread that shows
+/// them.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<AtomicU64>);
+pub struct Progress(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    ops: AtomicU64,
+    intervals: Mutex<Vec<Interval>>,
+}
 
 impl Progress {
     /// Returns the operations completed in the current run.
     pub fn ops(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.ops.load(Ordering::Relaxed)
+    }
+
+    /// Returns the intervals of the current run that have ended, from number `first` on.
+    pub fn intervals_from(&self, first: usize) -> Vec<Interval> {
+        let all = self.0.intervals.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(first..).unwrap_or_default().to_vec()
+    }
+
+    /// Starts a run.
+    pub(crate) fn clear(&self) {
+        self.set(0);
+        self.0.intervals.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     pub(crate) fn set(&self, ops: u64) {
-        self.0.store(ops, Ordering::Relaxed);
+        self.0.ops.store(ops, Ordering::Relaxed);
+    }
+
+    pub(crate) fn push(&self, intervals: Vec<Interval>) {
+        if !intervals.is_empty() {
+            self.0.intervals.lock().unwrap_or_else(PoisonError::into_inner).extend(intervals);
+        }
     }
 }

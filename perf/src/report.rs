@@ -1,60 +1,68 @@
 //! The results of a run, for programs and for people.
 //!
-//! # JSON
-//!
-//! [`write_json`] writes a file that holds one object for a run of one size, and an array of such
-//! objects, in the order they were measured, for a run of several (`--sizes`):
-//!
-//! * `op`: `"write"`, `"read"` or `"send"`;
-//! * `mode`: `"bw"`, `"lat"` or `"rate"`;
-//! * `size`: bytes of a message;
-//! * `qps`: connections;
-//! * `depth`: operations outstanding per connection;
-//! * `mtu`: bytes of the largest IP packet;
-//! * `crc`: whether FPDUs carried a CRC-32C that the receiver checked;
-//! * `wire`: `"ring"`: two ports of the process; `"vdev"`: a device;
-//! * `lcores`: processors to which the polling threads were bound: those of client and server, or
-//!   with `--connect` of the client; empty when one unbound thread did everything (`--inline`);
-//! * `sides`: ends whose losses are known and counted below: 2, or 1 with `--connect`: the
-//!   client's;
-//! * `seconds`: measured time;
-//! * `bytes`: payload bytes of the operations completed in this time;
-//! * `ops`: operations completed in this time; for a ping-pong: round trips;
-//! * `gbit_per_s`: 10^9 bits of payload per second;
-//! * `mops_per_s`: 10^6 operations per second;
-//! * `latency_ns`: `min`, `p50`, `p90`, `p99`, `p999`, `max`: posting to completion in nanoseconds,
-//!   or the full round trip of a ping-pong;
-//! * `retransmits`: TCP segments retransmitted by either of `sides`;
-//! * `fast_retransmits`: times TCP found a loss from the peer's reports, by either of `sides`;
-//! * `timeouts`: times TCP found a loss, or believed so, because the peer was silent, by either of
-//!   `sides`;
-//! * `tail_probes`: segments sent to learn whether the last ones were lost, by either of `sides`;
-//! * `spurious_retransmits`: segments retransmitted although the first had arrived, by either of
-//!   `sides`;
-//! * `drops`: frames lost or refused, by either of `sides`, including those lost on purpose;
-//! * `workers`: each worker of `sides`: `side` (`"client"`, `"server"`), `lcore` (or null),
-//!   `connections` that the worker has opened and accepted so far, and in this run `tx_bytes`
-//!   (bytes of FPDUs), `rx_bytes` (bytes of TCP payload) and `retransmits`;
-//! * `verified`: true when the run compared every byte and all were right; false when the run
-//!   compared none.
-//!
-//! A comparison that fails is an error of the run, not a report.
+//! `docs/guide/bench.md` has the name, unit and meaning of each field; a test compares it with what
+//! [`Document`](crate::document::Document) writes. A comparison of bytes that fails is an error of
+//! the run, not a report.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 
 use heddle_base::units::Size;
 use heddle_services::bench::{Mode, Op};
 use serde::{Deserialize, Serialize};
 
-use crate::latency::Latency;
-use crate::spec::Wire;
+use crate::latency::{Latency, Step};
+use crate::spec::{BenchSpec, Wire};
+use crate::stats::{Rounds, Spread};
+use crate::usage::Usage;
+use crate::workload::{Interval, Run};
+
+/// The time that a latency is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LatencyKind {
+    /// From posting an operation to its completion.
+    Completion,
+    /// From posting a message to the answer of the same size.
+    RoundTrip,
+    /// Half of the round trip, as perftest reports it.
+    HalfRoundTrip,
+}
+
+impl LatencyKind {
+    /// Returns the kind of the latencies of a run.
+    pub fn of(op: Op, mode: Mode, half: bool) -> LatencyKind {
+        match (mode, half) {
+            (Mode::Lat, _) if op.is_answered() => LatencyKind::Completion,
+            (Mode::Lat, true) => LatencyKind::HalfRoundTrip,
+            (Mode::Lat, false) => LatencyKind::RoundTrip,
+            (Mode::Bw | Mode::Rate, _) => LatencyKind::Completion,
+        }
+    }
+
+    /// Returns the words for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            LatencyKind::Completion => "posting to completion",
+            LatencyKind::RoundTrip => "full round trips",
+            LatencyKind::HalfRoundTrip => "half round trips",
+        }
+    }
+}
+
+/// The moment from which a latency counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LatencyFrom {
+    /// The operation was posted.
+    Post,
+    /// The operation was due, by the schedule of a fixed rate.
+    Due,
+}
 
 /// The outcome of one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the module's table says it all")]
+#[expect(missing_docs, reason = "docs/guide/bench.md says it all")]
 pub struct BenchReport {
     pub op: Op,
     pub mode: Mode,
@@ -66,26 +74,35 @@ pub struct BenchReport {
     pub wire: Wire,
     pub lcores: Vec<usize>,
     pub sides: u8,
+    pub warmup_seconds: f64,
     pub seconds: f64,
     pub bytes: u64,
     pub ops: u64,
+    pub rate_ops_per_s: Option<f64>,
+    pub due_ops: Option<u64>,
     pub gbit_per_s: f64,
     pub mops_per_s: f64,
+    pub latency_kind: LatencyKind,
+    pub latency_from: LatencyFrom,
     pub latency_ns: Latency,
+    pub latency_steps: Vec<Step>,
+    pub intervals: Vec<IntervalReport>,
     pub retransmits: u64,
     pub fast_retransmits: u64,
     pub timeouts: u64,
     pub tail_probes: u64,
     pub spurious_retransmits: u64,
     pub drops: u64,
-    #[serde(default)]
+    pub processor: Usage,
     pub workers: Vec<WorkerShare>,
+    pub counters: BTreeMap<String, BTreeMap<String, u64>>,
     pub verified: bool,
+    pub warnings: Vec<String>,
 }
 
 /// The work of one worker in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the module's table says it all")]
+#[expect(missing_docs, reason = "docs/guide/bench.md says it all")]
 pub struct WorkerShare {
     pub side: String,
     pub lcore: Option<usize>,
@@ -93,37 +110,115 @@ pub struct WorkerShare {
     pub tx_bytes: u64,
     pub rx_bytes: u64,
     pub retransmits: u64,
+    pub processor: Option<Usage>,
 }
 
-/// Why a report could not be written.
-#[derive(Debug, thiserror::Error)]
-pub enum ReportError {
-    /// The file could not be written.
-    #[error("cannot write {}: {source}", path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-    /// The serializer failed.
-    #[error("cannot make JSON: {0}")]
-    Json(#[from] serde_json::Error),
+/// The figures of one interval of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/guide/bench.md says it all")]
+pub struct IntervalReport {
+    pub start_seconds: f64,
+    pub end_seconds: f64,
+    pub ops: u64,
+    pub bytes: u64,
+    pub gbit_per_s: f64,
+    pub mops_per_s: f64,
+    pub latency_ns: Latency,
 }
 
-/// Writes `reports` to `path`, in the module's format.
-pub fn write_json(path: &Path, reports: &[BenchReport]) -> Result<(), ReportError> {
-    write_json_of(path, reports)
+impl IntervalReport {
+    /// Makes a report of an interval of a run with messages of `size` bytes.
+    pub fn of(interval: &Interval, size: u32, kind: LatencyKind) -> IntervalReport {
+        let seconds = (interval.end - interval.start).as_secs_f64();
+        let bytes = interval.ops * u64::from(size);
+        let per_second = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
+        IntervalReport {
+            start_seconds: interval.start.as_secs_f64(),
+            end_seconds: interval.end.as_secs_f64(),
+            ops: interval.ops,
+            bytes,
+            gbit_per_s: per_second(bytes as f64 * 8e-9),
+            mops_per_s: per_second(interval.ops as f64 * 1e-6),
+            latency_ns: match kind {
+                LatencyKind::HalfRoundTrip => interval.latency.halved(),
+                LatencyKind::Completion | LatencyKind::RoundTrip => interval.latency,
+            },
+        }
+    }
+
+    /// Returns a line for people, without a line feed.
+    pub fn line(&self) -> String {
+        let l = &self.latency_ns;
+        format!(
+            "[{:8.2}-{:8.2} s]  {:>12} ops  {:>10.3} Gb/s  {:>9.3} Mop/s  p50 {:.2} us  p99 {:.2} us  max {:.2} us",
+            self.start_seconds,
+            self.end_seconds,
+            self.ops,
+            self.gbit_per_s,
+            self.mops_per_s,
+            l.p50 as f64 / 1e3,
+            l.p99 as f64 / 1e3,
+            l.max as f64 / 1e3,
+        )
+    }
 }
 
-/// Writes one report as an object, several as an array.
-pub(crate) fn write_json_of<R: Serialize>(path: &Path, reports: &[R]) -> Result<(), ReportError> {
-    let mut text = match reports {
-        [one] => serde_json::to_string_pretty(one)?,
-        several => serde_json::to_string_pretty(several)?,
-    };
-    text.push('\n');
-    fs::write(path, text).map_err(|source| ReportError::File { path: path.into(), source })
+/// The spreads of the main figures over the repetitions of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/guide/bench.md says it all")]
+pub struct Summary {
+    pub gbit_per_s: Spread,
+    pub mops_per_s: Spread,
+    pub p50_ns: Spread,
+    pub p99_ns: Spread,
+}
+
+impl Summary {
+    /// Returns the spreads of Gb/s, millions of operations per second, and latencies.
+    pub fn of(figures: &[(f64, f64, Latency)]) -> Summary {
+        let spread = |of: fn(&(f64, f64, Latency)) -> f64| {
+            figures.iter().map(of).collect::<Rounds>().spread()
+        };
+        Summary {
+            gbit_per_s: spread(|f| f.0),
+            mops_per_s: spread(|f| f.1),
+            p50_ns: spread(|f| f.2.p50 as f64),
+            p99_ns: spread(|f| f.2.p99 as f64),
+        }
+    }
+}
+
+/// Returns the warnings about a run whose report is complete otherwise.
+pub(crate) fn warnings(report: &BenchReport, spec: &BenchSpec) -> Vec<String> {
+    let mut all = Vec::new();
+    let lossless = matches!(report.wire, Wire::Ring | Wire::Loop) && spec.faults.is_none();
+    if lossless && report.drops > 0 {
+        all.push(format!(
+            "{} frames were dropped for want of room, though the wire loses none: the figures have their repair in them",
+            report.drops
+        ));
+    } else if lossless && report.retransmits > 0 {
+        all.push(format!(
+            "{} segments were retransmitted, though the wire loses none: a thread lost its processor for a while, \
+             and TCP took the silence for loss; give the benchmark idle processors",
+            report.retransmits
+        ));
+    }
+    if let Some(due) = report.due_ops
+        && report.ops < due - due / 100
+    {
+        all.push(format!(
+            "the rate was not reached: {} of {due} operations that were due completed",
+            report.ops
+        ));
+    }
+    all
+}
+
+/// Returns the number of operations that are due in `seconds`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+pub(crate) fn due(run: &Run, seconds: f64) -> Option<u64> {
+    run.rate.map(|rate| (rate * seconds).floor() as u64)
 }
 
 /// Returns a table for people, with one line per report; the text ends in a line feed.
@@ -158,7 +253,40 @@ pub fn table(reports: &[BenchReport]) -> String {
     if reports.iter().any(|r| r.sides == 1) {
         text.push_str("retx, rto and drops are the client's alone\n");
     }
+    if let Some(r) = reports.first() {
+        let from = match r.latency_from {
+            LatencyFrom::Post => "",
+            LatencyFrom::Due => ", from the time at which the operation was due",
+        };
+        // A write to a string does not fail.
+        let _ = writeln!(text, "latency: {}{from}", r.latency_kind.words());
+    }
     text
+}
+
+/// Returns a table of the spreads of points with several runs, with one line per figure.
+pub fn spreads<'a>(points: impl IntoIterator<Item = (String, &'a Summary, usize)>) -> String {
+    let head = ["point", "figure", "runs", "median", "min", "max", "stddev"];
+    let rows = points.into_iter().flat_map(|(name, s, runs)| {
+        let us = |s: Spread| Spread {
+            median: s.median / 1e3,
+            min: s.min / 1e3,
+            max: s.max / 1e3,
+            stddev: s.stddev / 1e3,
+        };
+        let figures = [
+            ("Gb/s", s.gbit_per_s),
+            ("Mop/s", s.mops_per_s),
+            ("p50 us", us(s.p50_ns)),
+            ("p99 us", us(s.p99_ns)),
+        ];
+        figures.map(|(figure, s)| {
+            let mut row = vec![name.clone(), figure.into(), runs.to_string()];
+            row.extend([s.median, s.min, s.max, s.stddev].map(|v| format!("{v:.3}")));
+            row
+        })
+    });
+    align(&head, rows, 2)
 }
 
 /// Formats columns as wide as their widest cell: the first `left` of them flush left, the others
@@ -190,88 +318,60 @@ pub fn align(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>, left: u
 mod tests {
     use super::*;
 
-    fn report(size: u32) -> BenchReport {
-        BenchReport {
-            op: Op::Write,
-            mode: Mode::Bw,
-            size,
-            qps: 1,
-            depth: 16,
-            mtu: 1500,
-            crc: true,
-            wire: Wire::Ring,
-            lcores: vec![0, 1],
-            sides: 2,
-            seconds: 2.0,
-            bytes: 1 << 30,
-            ops: 16384,
-            gbit_per_s: 4.294967296,
-            mops_per_s: 0.008192,
-            latency_ns: Latency {
-                min: 900,
-                p50: 1500,
-                p90: 2000,
-                p99: 3000,
-                p999: 4000,
-                max: 5000,
-                count: 9,
-            },
-            retransmits: 0,
-            fast_retransmits: 0,
-            timeouts: 0,
-            tail_probes: 0,
-            spurious_retransmits: 0,
-            drops: 3,
-            workers: Vec::new(),
-            verified: true,
-        }
+    use crate::document::tests::report;
+
+    #[test]
+    fn test_lossless_wire_with_retransmissions_warns() {
+        let spec = BenchSpec::default();
+        let mut r = report(8);
+        (r.drops, r.retransmits) = (0, 0);
+        assert_eq!(warnings(&r, &spec), Vec::<String>::new());
+        r.retransmits = 3;
+        let text = warnings(&r, &spec).concat();
+        assert!(text.starts_with("3 segments were retransmitted"), "{text}");
+        r.wire = Wire::Loop;
+        assert_eq!(warnings(&r, &spec).len(), 1);
+        r.wire = Wire::Vdev;
+        assert_eq!(warnings(&r, &spec), Vec::<String>::new(), "a device may lose");
+        (r.wire, r.drops) = (Wire::Ring, 5);
+        assert!(warnings(&r, &spec).concat().starts_with("5 frames were dropped"));
+        let faults = crate::spec::Faults { loss: "1%".parse().unwrap(), ..spec.faults };
+        assert_eq!(warnings(&r, &BenchSpec { faults, ..spec }), Vec::<String>::new());
     }
 
     #[test]
-    fn test_json_of_one_is_an_object_with_the_documented_fields() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("r.json");
-        write_json(&path, &[report(65536)]).unwrap();
-        let v: serde_json::Value =
-            serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut documented: Vec<&str> = "op mode size qps depth mtu crc wire lcores sides seconds bytes ops gbit_per_s mops_per_s latency_ns retransmits fast_retransmits timeouts tail_probes spurious_retransmits drops workers verified".split(' ').collect();
-        names.sort_unstable();
-        documented.sort_unstable();
-        assert_eq!(names, documented);
-        let mut quantiles: Vec<&str> =
-            v["latency_ns"].as_object().unwrap().keys().map(String::as_str).collect();
-        quantiles.sort_unstable();
-        assert_eq!(quantiles, ["max", "min", "p50", "p90", "p99", "p999"]);
-        assert_eq!((v["op"].as_str(), v["wire"].as_str()), (Some("write"), Some("ring")));
-        assert_eq!((v["crc"].as_bool(), v["size"].as_u64()), (Some(true), Some(65536)));
+    fn test_rate_that_is_not_reached_warns() {
+        let mut r = report(8);
+        (r.drops, r.ops, r.due_ops) = (0, 990, Some(1000));
+        assert_eq!(warnings(&r, &BenchSpec::default()), Vec::<String>::new());
+        r.ops = 989;
+        assert!(warnings(&r, &BenchSpec::default()).concat().contains("989 of 1000"));
     }
 
     #[test]
-    fn test_json_of_several_is_an_array_and_reads_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("r.json");
-        let mut two = [report(1), report(2)];
-        write_json(&path, &two).unwrap();
-        let back: Vec<BenchReport> =
-            serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        for r in &mut two {
-            r.latency_ns.count = 0;
-        }
-        assert_eq!(back, two);
+    fn test_latency_kind_follows_perftest() {
+        let of = |op, half| LatencyKind::of(op, Mode::Lat, half);
+        assert_eq!(of(Op::Write, true), LatencyKind::HalfRoundTrip);
+        assert_eq!(of(Op::Send, false), LatencyKind::RoundTrip);
+        assert_eq!(of(Op::Read, true), LatencyKind::Completion, "perftest halves no Read");
+        assert_eq!(LatencyKind::of(Op::Write, Mode::Bw, false), LatencyKind::Completion);
     }
 
     #[test]
-    fn test_json_into_a_directory_that_is_not_there_names_the_file() {
-        let e = write_json(Path::new("/nonexistent/r.json"), &[report(1)]).unwrap_err();
-        assert!(e.to_string().starts_with("cannot write /nonexistent/r.json: "), "{e}");
+    fn test_spreads_have_a_line_for_each_figure() {
+        let latency = |p50| Latency { p50, p99: 9000, ..Latency::default() };
+        let s = Summary::of(&[(1.0, 2.0, latency(1000)), (3.0, 2.0, latency(3000))]);
+        let text = spreads([("write bw 8".to_owned(), &s, 2)]);
+        let cells = |n: usize| text.lines().nth(n).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(cells(1), ["write", "bw", "8", "Gb/s", "2", "2.000", "1.000", "3.000", "1.414"]);
+        assert_eq!(cells(3)[4..], ["us", "2", "2.000", "1.000", "3.000", "1.414"]);
     }
 
     #[test]
     fn test_table_columns_line_up() {
         let t = table(&[report(8), report(64 << 20)]);
         let lines: Vec<&str> = t.lines().collect();
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines.len(), 4);
         let column = |l: &str, word: &str| l.find(word).map(|i| i + word.len());
         assert_eq!(column(lines[0], "size"), column(lines[1], " 8"));
         assert_eq!(column(lines[0], "size"), column(lines[2], "64M"));
@@ -282,8 +382,10 @@ mod tests {
     #[test]
     fn test_table_notes_losses_of_client_only() {
         let one = BenchReport { sides: 1, ..report(8) };
-        assert!(table(&[one]).ends_with("\nretx, rto and drops are the client's alone\n"));
-        assert_eq!(table(&[report(8)]).lines().count(), 2);
+        assert!(table(&[one]).contains("\nretx, rto and drops are the client's alone\n"));
+        let two = table(&[report(8)]);
+        assert!(two.ends_with("\nlatency: posting to completion\n"), "{two}");
+        assert_eq!(two.lines().count(), 3);
     }
 
     #[test]

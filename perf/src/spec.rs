@@ -12,6 +12,10 @@ use heddle_services::bench::{MAX_DEPTH, MAX_SIZE, Mode, Op, UnknownWord};
 use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
 
+mod rate;
+
+pub use rate::Rate;
+
 /// The medium that carries the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -102,6 +106,15 @@ pub struct BenchSpec {
     pub faults: Faults,
     /// True if the ends compare every byte.
     pub verify: bool,
+    /// The time at the start of each run that is not measured; `None` for a tenth of the duration,
+    /// half a second at most.
+    pub warmup: Option<Duration>,
+    /// The time after which a run reports the figures so far, again and again.
+    pub interval: Option<Duration>,
+    /// The rate at which operations are due; `None` for as many as there can be.
+    pub rate: Option<Rate>,
+    /// True if the latency of a ping-pong is half of the round trip.
+    pub half: bool,
 }
 
 impl Default for BenchSpec {
@@ -119,6 +132,10 @@ impl Default for BenchSpec {
             mtu: 1500,
             faults: Faults::NONE,
             verify: false,
+            warmup: None,
+            interval: None,
+            rate: None,
+            half: false,
         }
     }
 }
@@ -133,6 +150,15 @@ pub const OUTSTANDING_INLINE: u32 = 256 << 10;
 pub const MAX_QPS: u32 = 1024;
 /// The most memory in bytes that the two sides of all connections may need together.
 pub const MAX_MEMORY: u64 = 1 << 30;
+
+/// The longest duration and warm-up in milliseconds: a day.
+const MAX_TIME: u64 = 86_400_000;
+/// The shortest interval in milliseconds. Closing an interval takes the client tens of microseconds.
+const MIN_INTERVAL: u64 = 10;
+/// The highest number of intervals of a run.
+const MAX_INTERVALS: u64 = 100_000;
+/// The highest rate in operations per second.
+const MAX_RATE: f64 = 1e10;
 
 /// Why a specification cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -181,11 +207,7 @@ impl BenchSpec {
     /// Refuses a specification that cannot run.
     pub fn check(&self) -> Result<(), SpecError> {
         let range = |what, given: u64, min: u64, max: u64| {
-            if (min..=max).contains(&given) {
-                Ok(())
-            } else {
-                Err(SpecError::Range { what, given, min, max })
-            }
+            if (min..=max).contains(&given) { Ok(()) } else { Err(range_of(what, given, min, max)) }
         };
         range("number of connections", self.qps.into(), 1, MAX_QPS.into())?;
         range("MTU", self.mtu.into(), (*MTU.start()).into(), (*MTU.end()).into())?;
@@ -196,8 +218,14 @@ impl BenchSpec {
             Until::Iters(n) => range("number of operations", n, 1, 1 << 40)?,
             Until::Elapsed(d) => {
                 let ms = u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-                range("duration in milliseconds", ms, 1, 86_400_000)?;
+                range("duration in milliseconds", ms, 1, MAX_TIME)?;
             }
+        }
+        self.check_times()?;
+        if self.half && self.mode != Mode::Lat {
+            return Err(SpecError::Conflict(
+                "half round trips are latencies: --half takes mode lat",
+            ));
         }
         for size in self.sizes.iter() {
             range("size", size.0.into(), 0, MAX_SIZE.into())?;
@@ -206,7 +234,57 @@ impl BenchSpec {
         Ok(())
     }
 
+    /// Refuses a warm-up or an interval that does not fit the duration.
+    fn check_times(&self) -> Result<(), SpecError> {
+        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        if let Some(warmup) = self.warmup {
+            if matches!(self.until, Until::Iters(_)) {
+                return Err(SpecError::Conflict(
+                    "a warm-up goes with a duration, not with a number of operations",
+                ));
+            }
+            if ms(warmup) > MAX_TIME {
+                return Err(range_of("warm-up in milliseconds", ms(warmup), 0, MAX_TIME));
+            }
+        }
+        if let Some(interval) = self.interval {
+            let most = match self.until {
+                Until::Elapsed(d) => ms(d),
+                Until::Iters(_) => MAX_TIME,
+            };
+            if !(MIN_INTERVAL..=most.max(MIN_INTERVAL)).contains(&ms(interval)) {
+                let what = "interval in milliseconds";
+                return Err(range_of(what, ms(interval), MIN_INTERVAL, most.max(MIN_INTERVAL)));
+            }
+            if most / ms(interval) > MAX_INTERVALS && matches!(self.until, Until::Elapsed(_)) {
+                return Err(SpecError::Conflict("a run has at most 100000 intervals"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a rate that is no rate of this size.
+    fn check_rate(&self, size: Size) -> Result<(), SpecError> {
+        let Some(rate) = self.rate else { return Ok(()) };
+        if size.0 == 0 && matches!(rate, Rate::Bytes(_)) {
+            return Err(SpecError::Conflict(
+                "a rate in bytes or bits does not go with messages of size 0",
+            ));
+        }
+        // A client that does nothing for half a minute counts as stalled.
+        if rate.ops(size) < 0.1 * f64::from(self.qps) {
+            return Err(SpecError::Conflict(
+                "the rate is too low: each connection needs an operation every 10 s",
+            ));
+        }
+        if rate.ops(size) > MAX_RATE {
+            return Err(SpecError::Conflict("the rate is beyond 10^10 operations per second"));
+        }
+        Ok(())
+    }
+
     fn check_size(&self, size: Size) -> Result<(), SpecError> {
+        self.check_rate(size)?;
         if self.op.fixed_size().is_some_and(|fixed| size != fixed) {
             return Err(SpecError::Conflict(if self.op.is_atomic() {
                 "an Atomic Operation takes 8 bytes: fetch-add and cmp-swap go with size 8 only"
@@ -236,6 +314,10 @@ impl BenchSpec {
     pub fn region(&self, size: Size) -> u64 {
         u64::from(size.0.max(1)) * u64::from(self.depth_for(size))
     }
+}
+
+fn range_of(what: &'static str, given: u64, min: u64, max: u64) -> SpecError {
+    SpecError::Range { what, given, min, max }
 }
 
 #[cfg(test)]

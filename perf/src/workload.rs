@@ -6,7 +6,7 @@
 
 pub mod client;
 
-pub use client::{Client, Outcome, WorkloadError};
+pub use client::{Client, Interval, Outcome, WorkloadError};
 
 use core::time::Duration;
 
@@ -37,6 +37,13 @@ pub struct Run {
     pub verify: bool,
     /// The seed that determines the bytes of messages.
     pub seed: u64,
+    /// The time at the start that is not measured; `None` for a tenth of the duration, half a
+    /// second at most.
+    pub warmup: Option<Duration>,
+    /// The time after which the client reports the figures so far, again and again.
+    pub interval: Option<Duration>,
+    /// The operations per second of all connections together; `None` for as many as there can be.
+    pub rate: Option<f64>,
 }
 
 impl Run {
@@ -52,14 +59,16 @@ impl Run {
             mpa: spec.mpa,
             verify: spec.verify,
             seed: spec.faults.seed,
+            warmup: spec.warmup,
+            interval: spec.interval,
+            rate: spec.rate.map(|rate| rate.ops(size)),
         }
     }
 
-    /// Returns the time at the start that is not measured: a tenth of the duration, half a second
-    /// at most.
-    fn warm_up(&self) -> Duration {
+    /// Returns the time at the start that is not measured.
+    pub fn warm_up(&self) -> Duration {
         match self.until {
-            Until::Elapsed(d) => (d / 10).min(Duration::from_millis(500)),
+            Until::Elapsed(d) => self.warmup.unwrap_or((d / 10).min(Duration::from_millis(500))),
             Until::Iters(_) => Duration::ZERO,
         }
     }

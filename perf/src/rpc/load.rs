@@ -43,7 +43,7 @@ struct Conn {
 }
 
 /// The result of a load.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoadOutcome {
     /// The measured figures.
     pub outcome: Outcome,
@@ -126,7 +126,7 @@ impl Load {
 
     /// Returns the measured figures after the end of the run.
     pub fn outcome(&self) -> Option<LoadOutcome> {
-        self.done
+        self.done.clone()
     }
 
     /// Ends all connections.

@@ -2,8 +2,7 @@
 //!
 //! # JSON
 //!
-//! [`write_json`] writes one object, or an array of objects in the order in which they were
-//! measured:
+//! The runs of a [`Document`](crate::document::Document) of calls:
 //!
 //! * `op`: `"rpc"`;
 //! * `call`: `"echo"`, `"get"` or `"put"`;
@@ -20,8 +19,6 @@
 //!   `min` and `max` of the rounds; null without a raw operation;
 //! * `raw`: the raw operation in the round of the median; null without a raw operation.
 
-use std::path::Path;
-
 use heddle_base::units::Size;
 use heddle_rpc::Counters;
 use heddle_services::bench::Mode;
@@ -32,7 +29,7 @@ use super::RpcRun;
 use super::load::LoadOutcome;
 use crate::embedded::crc_of;
 use crate::latency::Latency;
-use crate::report::{BenchReport, ReportError, align, write_json_of};
+use crate::report::{BenchReport, Summary, align};
 use crate::spec::{BenchSpec, Wire};
 
 /// The work of a client's transport per call.
@@ -98,6 +95,15 @@ impl Round {
         if seconds > 0.0 { self.load.outcome.ops as f64 / seconds } else { 0.0 }
     }
 
+    /// Returns the spreads of the figures of rounds with items of `size` bytes.
+    pub fn summary(rounds: &[Round], size: u32) -> Summary {
+        let figures = |round: &Round| {
+            let calls = round.per_second();
+            (calls * f64::from(size) * 8e-9, calls * 1e-6, round.load.outcome.latency())
+        };
+        Summary::of(&rounds.iter().map(figures).collect::<Vec<_>>())
+    }
+
     fn ratio(&self) -> Option<f64> {
         let raw = self.raw.as_ref().map(|raw| raw.ops as f64 / raw.seconds)?;
         (raw > 0.0).then(|| self.per_second() / raw)
@@ -143,7 +149,7 @@ impl RpcReport {
             ops: outcome.ops,
             gbit_per_s: per_second * f64::from(run.size) * 8e-9,
             mops_per_s: per_second * 1e-6,
-            latency_ns: outcome.latency,
+            latency_ns: outcome.latency(),
             verified: outcome.verified,
             per_call: middle.load.work,
             rounds: rounds.len(),
@@ -165,14 +171,6 @@ impl Work {
             remote_invalidations: sum(|c| c.remote_invalidations) / calls,
         }
     }
-}
-
-/// Writes `reports` to `path`, in the module's format.
-///
-/// # Errors
-/// The file cannot be written, or the serializer fails.
-pub fn write_json(path: &Path, reports: &[RpcReport]) -> Result<(), ReportError> {
-    write_json_of(path, reports)
 }
 
 /// Returns a table for people, with one line per report; the text ends in a line feed.
@@ -276,13 +274,10 @@ mod tests {
 
     #[test]
     fn test_rpc_report_json_has_documented_fields_and_round_trips() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("r.json");
         // Binary fractions represent this rate exactly: the JSON reader is exact only to the last
         // digit but one.
         let one = report(vec![round(15_625, Some(9))]).unwrap();
-        write_json(&path, std::slice::from_ref(&one)).unwrap();
-        let text = std::fs::read_to_string(&path).unwrap();
+        let text = serde_json::to_string(&one).unwrap();
         let v: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
         let mut documented: Vec<&str> = "op call version private_data mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns verified per_call rounds ratio raw".split(' ').collect();

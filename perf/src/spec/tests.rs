@@ -69,6 +69,49 @@ fn test_check_refuses_conflicting_options() {
 }
 
 #[test]
+fn test_rate_parses_operations_bytes_and_bits() {
+    let ops = |s: &str| s.parse::<Rate>().map(|r| r.ops(Size(1000)));
+    assert_eq!(ops("5"), Ok(5.0));
+    assert_eq!((ops("2.5k"), ops("3Mop/s"), ops("1Gop")), (Ok(2500.0), Ok(3e6), Ok(1e9)));
+    assert_eq!((ops("1MB/s"), ops("8Mbit/s"), ops("8kbit")), (Ok(1e3), Ok(1e3), Ok(1.0)));
+    let bad =
+        ["", "-5", "+5", "1e3", "inf", "nan", "0", "0.0", ".", "1..2", "5 k", "5T", "5kb", "B/s"];
+    for s in bad {
+        assert!(s.parse::<Rate>().is_err(), "{s}");
+    }
+    assert!("9".repeat(400).parse::<Rate>().is_err(), "infinite");
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+#[test]
+fn test_check_refuses_rates_and_times_that_cannot_be() {
+    let check = |f: fn(&mut BenchSpec)| {
+        let mut s = BenchSpec { sizes: Sizes::one(Size(8)), ..BenchSpec::default() };
+        f(&mut s);
+        s.check()
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(check(|s| (s.rate, s.interval) = (Some(Rate::Ops(1.0)), Some(ms(500)))), Ok(()));
+    assert!(check(|s| (s.rate, s.qps) = (Some(Rate::Ops(1.0)), 11)).is_err(), "too low");
+    assert!(check(|s| s.rate = Some(Rate::Bytes(1e12))).is_err(), "too high");
+    let empty = |s: &mut BenchSpec| {
+        (s.rate, s.sizes) = (Some(Rate::Bytes(1e3)), Sizes::one(Size(0)));
+    };
+    assert!(check(empty).is_err(), "bytes of empty messages");
+    assert!(check(|s| s.interval = Some(ms(9))).is_err());
+    assert!(check(|s| s.interval = Some(ms(2001))).is_err(), "beyond the duration");
+    assert!(check(|s| s.half = true).is_err(), "half of a throughput");
+    assert!(check(|s| (s.until, s.warmup) = (Until::Iters(5), Some(ms(1)))).is_err());
+    let long = |s: &mut BenchSpec| {
+        (s.until, s.interval) = (Until::Elapsed(Duration::from_secs(86_400)), Some(ms(10)));
+    };
+    assert!(check(long).is_err(), "too many intervals");
+}
+
+#[test]
 fn test_only_atomics_and_immediate_data_require_eight_bytes() {
     for op in Op::ALL {
         let of = |size| BenchSpec { op, sizes: Sizes::one(Size(size)), ..Default::default() };

@@ -15,13 +15,14 @@ use super::Run;
 mod conn;
 mod error;
 mod measure;
+mod pace;
 mod pingpong;
 mod stream;
 
 use conn::{Conn, Cqs};
 pub use error::WorkloadError;
 pub(crate) use measure::Measure;
-pub use measure::Outcome;
+pub use measure::{Interval, Outcome};
 use pingpong::PingPong;
 use stream::Stream;
 
@@ -58,6 +59,8 @@ pub struct Client {
     cqs: Cqs,
     phase: Phase,
     outcome: Outcome,
+    /// The intervals that had ended when the engine was done, until somebody takes them.
+    intervals: Vec<Interval>,
     started: usize,
     up: usize,
     down: usize,
@@ -89,6 +92,7 @@ impl Client {
             cqs,
             phase: Phase::Connecting,
             outcome: Outcome::default(),
+            intervals: Vec::new(),
             started: 0,
             up: 0,
             down: 0,
@@ -131,8 +135,25 @@ impl Client {
     pub fn outcome(&self) -> Outcome {
         match &self.phase {
             Phase::Running(e) => e.measure().outcome(false),
-            _ => self.outcome,
+            _ => self.outcome.clone(),
         }
+    }
+
+    /// Returns the number of operations measured so far.
+    pub fn ops(&self) -> u64 {
+        match &self.phase {
+            Phase::Running(e) => e.measure().ops,
+            _ => self.outcome.ops,
+        }
+    }
+
+    /// Returns the intervals of the run that have ended since the last call.
+    pub fn take_intervals(&mut self) -> Vec<Interval> {
+        let mut intervals = core::mem::take(&mut self.intervals);
+        if let Phase::Running(e) = &mut self.phase {
+            intervals.extend(e.measure_mut().take_intervals());
+        }
+        intervals
     }
 
     /// Gives up: closes the open connections, without waiting.
@@ -261,6 +282,7 @@ impl Client {
                     return Ok(false);
                 }
                 self.outcome = engine.measure().outcome(self.run.verify);
+                self.intervals.extend(engine.measure_mut().take_intervals());
                 self.phase = Phase::Closing;
                 for id in self.conns.iter().filter_map(|c| c.id) {
                     self.device.disconnect(id)?;
@@ -294,6 +316,13 @@ impl Engine {
         match self {
             Engine::Stream(s) => s.measure(),
             Engine::PingPong(p) => p.measure(),
+        }
+    }
+
+    fn measure_mut(&mut self) -> &mut Measure {
+        match self {
+            Engine::Stream(s) => s.measure_mut(),
+            Engine::PingPong(p) => p.measure_mut(),
         }
     }
 }

@@ -8,8 +8,9 @@ use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, LcoreWorker};
 use heddle_perf::embedded::{BenchError, Pair, Placement, Remote};
 use heddle_perf::pin;
-use heddle_perf::report::WorkerShare;
-use heddle_perf::spec::{BenchSpec, Faults, Until, Wire};
+use heddle_perf::report::{LatencyFrom, WorkerShare};
+use heddle_perf::spec::{BenchSpec, Faults, Rate, Until, Wire};
+use heddle_perf::usage::Usage;
 use heddle_perf::workload::{Client, Run, WorkloadError};
 use heddle_services::Step;
 use heddle_services::bench::BenchServer;
@@ -289,6 +290,118 @@ fn test_benchmark_runs_without_crc_and_with_large_packets() {
     let mut pair = Pair::open(&eal, &s).unwrap();
     let r = pair.run(&s, Run::new(&s, Size(50_000)), Placement::Inline).unwrap();
     assert_eq!((r.crc, r.mtu, r.verified), (false, 9000, true));
+}
+
+/// Without faults, a run by the clock.
+fn timed(op: Op, mode: Mode, size: u32, ms: u64) -> BenchSpec {
+    let until = Until::Elapsed(Duration::from_millis(ms));
+    BenchSpec { until, verify: false, ..spec(op, mode, size, 1) }
+}
+
+#[test]
+fn test_rate_bounds_the_operations_of_every_mode() {
+    let (eal, _turn) = eal();
+    let most = BenchSpec { qps: 3, ..spec(Op::Send, Mode::Bw, 4096, 1) };
+    let mut pair = Pair::open(&eal, &most).unwrap();
+    for op in [Op::Write, Op::Read, Op::Send, Op::WriteImm, Op::FetchAdd] {
+        for mode in [Mode::Bw, Mode::Lat] {
+            let size = op.fixed_size().map_or(1000, |s| s.0);
+            let rate = Some(Rate::Ops(3000.0));
+            let s = BenchSpec { qps: 3, rate, ..timed(op, mode, size, 200) };
+            s.check().unwrap();
+            let r = pair.run(&s, Run::new(&s, Size(size)), Placement::Inline).unwrap();
+            let due = r.due_ops.unwrap();
+            assert!((600..3000).contains(&due), "{op} {mode}: {due}");
+            // A backlog of the warm-up may come on top.
+            assert!(r.ops > 0 && r.ops <= due + 100, "{op} {mode}: {} of {due}", r.ops);
+            assert_eq!((r.latency_from, r.rate_ops_per_s), (LatencyFrom::Due, Some(3000.0)));
+        }
+    }
+    // The third connection's first operation is due after the end.
+    let s = BenchSpec { qps: 3, rate: Some(Rate::Ops(10.0)), ..timed(Op::Write, Mode::Bw, 8, 150) };
+    let s = BenchSpec { warmup: Some(Duration::ZERO), ..s };
+    let r = pair.run(&s, Run::new(&s, Size(8)), Placement::Inline).unwrap();
+    assert_eq!((r.ops, r.due_ops), (2, Some(1)), "those at 0 and 100 ms");
+    // By number of operations: the last of 60 per connection is due after 59 ms.
+    let s = BenchSpec { rate: Some(Rate::Ops(1000.0)), ..spec(Op::Write, Mode::Bw, 64, 60) };
+    let r = pair.run(&s, Run::new(&s, Size(64)), Placement::Inline).unwrap();
+    assert!(r.ops == 60 && r.seconds >= 0.059 && r.verified, "{r:?}");
+}
+
+/// A stall of the client delays every operation that was due meanwhile, and the latencies say so. A
+/// closed loop has only its outstanding operations delayed.
+#[test]
+fn test_latency_at_a_fixed_rate_shows_a_stall_in_all_delayed_operations() {
+    let (eal, _turn) = eal();
+    for mode in [Mode::Bw, Mode::Lat] {
+        let mut net = Net::new(&eal);
+        let params = ListenParams::default();
+        let mut perf = BenchServer::new(net.server.device(), server(7471), params, None).unwrap();
+        let rate = Some(Rate::Ops(1000.0));
+        let warmup = Some(Duration::ZERO);
+        let s = BenchSpec { rate, warmup, ..timed(Op::Write, mode, 64, 300) };
+        let run = Run::new(&s, Size(64));
+        let mut client =
+            Client::new(net.client.device(), &Clock::new(&eal), server(7471), run).unwrap();
+        let mut stalled = false;
+        net.until("the end of a run", || {
+            if client.ops() > 50 && !stalled {
+                stalled = true;
+                std::thread::sleep(Duration::from_millis(120));
+            }
+            perf.step();
+            client.step().unwrap() == Step::Done
+        });
+        let outcome = client.outcome();
+        // 120 of 300 operations were due in the stall: a third of all waited for 20 ms and more.
+        let times = outcome.times.steps();
+        let late: u64 = times.iter().filter(|t| t.ns > 20_000_000).map(|t| t.count).sum();
+        assert!(stalled && late >= 80, "{mode}: {late} of {}", outcome.ops);
+        assert!(outcome.latency().max >= 100_000_000, "{mode}: {:?}", outcome.latency());
+    }
+}
+
+#[test]
+fn test_intervals_hold_all_operations_of_a_run() {
+    let (eal, _turn) = eal();
+    let mut pair = Pair::open(&eal, &BenchSpec::default()).unwrap();
+    for mode in [Mode::Bw, Mode::Lat] {
+        let interval = Some(Duration::from_millis(20));
+        let warmup = Some(Duration::from_millis(50));
+        let s = BenchSpec { interval, warmup, ..timed(Op::Write, mode, 4096, 110) };
+        let r = pair.run(&s, Run::new(&s, Size(4096)), Placement::Inline).unwrap();
+        assert_eq!(r.intervals.iter().map(|i| i.ops).sum::<u64>(), r.ops, "{mode}");
+        assert!(r.intervals.len() >= 5, "{mode}: {:?}", r.intervals);
+        let joined = r.intervals.windows(2).all(|w| w[0].end_seconds == w[1].start_seconds);
+        assert!(joined && r.intervals[0].start_seconds == 0.0, "{:?}", r.intervals);
+        assert!((0.0199..0.0201).contains(&r.intervals[0].end_seconds), "{:?}", r.intervals[0]);
+        assert!(r.intervals[0].gbit_per_s > 0.0 && r.intervals[0].latency_ns.p50 > 0);
+        assert_eq!(r.warmup_seconds, 0.05);
+        assert_eq!(pair.progress.intervals_from(2).len(), r.intervals.len() - 2);
+    }
+    let s = timed(Op::Write, Mode::Bw, 4096, 20);
+    let r = pair.run(&s, Run::new(&s, Size(4096)), Placement::Inline).unwrap();
+    assert!(r.intervals.is_empty(), "none without the option, none of the run before");
+}
+
+#[test]
+fn test_report_has_processor_time_and_counters_of_both_ends() {
+    let (eal, _turn) = eal();
+    let Ok(cores) = pin::first::<2>() else { return };
+    let mut pair = Pair::open(&eal, &BenchSpec::default()).unwrap();
+    let s = timed(Op::Write, Mode::Bw, 4096, 200);
+    let r = pair.run(&s, Run::new(&s, Size(4096)), Placement::Lcores(cores)).unwrap();
+    let used = |u: Option<Usage>| u.map_or(0.0, |u| u.user_seconds + u.system_seconds);
+    assert_eq!(r.workers.len(), 2);
+    assert!(r.workers.iter().all(|w| used(w.processor) > 0.0), "{:?}", r.workers);
+    let both: f64 = r.workers.iter().map(|w| used(w.processor)).sum();
+    assert!(used(Some(r.processor)) >= both * 0.9, "{:?} {:?}", r.processor, r.workers);
+    assert_eq!(r.counters.keys().collect::<Vec<_>>(), ["client", "server"]);
+    assert!(r.counters.values().all(|c| !c.is_empty() && c.values().all(|v| *v > 0)));
+    assert_eq!(r.latency_steps.iter().map(|s| s.count).sum::<u64>(), r.ops);
+    let inline = pair.run(&s, Run::new(&s, Size(4096)), Placement::Inline).unwrap();
+    assert!(inline.workers.iter().all(|w| w.processor.is_none()));
+    assert!(used(Some(inline.processor)) > 0.0);
 }
 
 fn hello() -> Hello {

@@ -10,6 +10,7 @@ use super::WorkloadError;
 use super::conn::{Conn, Cqs, Mark, send_op};
 use super::error::{counted, successful};
 use super::measure::Measure;
+use super::pace::Pace;
 use crate::spec::Until;
 use crate::workload::Run;
 
@@ -25,6 +26,8 @@ struct Exchange {
     completed: bool,
     /// The receive buffer that holds the answer.
     buffer: u32,
+    /// True while the next round waits for the time at which it is due.
+    waiting: bool,
     finished: bool,
 }
 
@@ -32,6 +35,8 @@ pub(super) struct PingPong {
     run: Run,
     exchanges: Vec<Exchange>,
     measure: Measure,
+    /// The schedule of a run with a fixed rate.
+    pace: Option<Pace>,
     finished: usize,
     bytes: Vec<u8>,
     primed: bool,
@@ -45,12 +50,14 @@ impl PingPong {
             answered: false,
             completed: false,
             buffer: 0,
+            waiting: false,
             finished: false,
         };
         PingPong {
             run,
             exchanges: vec![exchange; conns.len()],
             measure: Measure::new(clock, &run),
+            pace: None,
             finished: 0,
             bytes: vec![0; run.size as usize],
             primed: false,
@@ -65,12 +72,19 @@ impl PingPong {
         &self.measure
     }
 
+    pub(super) fn measure_mut(&mut self) -> &mut Measure {
+        &mut self.measure
+    }
+
     #[inline]
     pub(super) fn step(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
         if !self.primed {
             self.prime(conns)?;
         }
         let mut busy = false;
+        if self.pace.is_some() {
+            busy = self.post_due(conns)?;
+        }
         if self.run.op == Op::Write {
             let last = self.run.size as usize - 1;
             for (i, conn) in conns.iter().enumerate() {
@@ -125,7 +139,41 @@ impl PingPong {
             }
         }
         self.measure = Measure::new(&self.measure.clock, &self.run);
+        self.pace = Pace::new(&self.run, self.measure.since);
+        if self.pace.is_some() {
+            self.exchanges.iter_mut().for_each(|e| (e.answered, e.waiting) = (true, true));
+            return Ok(());
+        }
         (0..conns.len()).try_for_each(|i| self.post(&conns[i], i))
+    }
+
+    /// Starts the rounds that have come due, and ends the exchanges that wait past the deadline.
+    fn post_due(&mut self, conns: &[Conn]) -> Result<bool, WorkloadError> {
+        let Some(pace) = self.pace else { return Ok(false) };
+        let now = self.measure.clock.now();
+        self.measure.tick(now);
+        let mut busy = false;
+        for (i, conn) in conns.iter().enumerate() {
+            let Exchange { waiting, round, .. } = self.exchanges[i];
+            if !waiting {
+                continue;
+            }
+            if self.measure.ended.is_some() {
+                self.exchanges[i].waiting = false;
+                self.finish(conn, i)?;
+                busy = true;
+                continue;
+            }
+            let due = pace.due(i, round);
+            if due <= now {
+                self.exchanges[i].waiting = false;
+                self.post(conn, i)?;
+                // A round counts from the time at which it was due.
+                self.exchanges[i].posted_at = due;
+                busy = true;
+            }
+        }
+        Ok(busy)
     }
 
     /// Handles an answer: checks it and the round's end.
@@ -157,12 +205,23 @@ impl PingPong {
             Until::Elapsed(_) => self.measure.ended.is_some(),
         };
         if !over {
+            if self.pace.is_some() {
+                exchange.waiting = true;
+                return Ok(());
+            }
             return self.post(&conns[i], i);
         }
+        self.finish(&conns[i], i)
+    }
+
+    /// Ends an exchange after its last round, whose bytes it compares.
+    fn finish(&mut self, conn: &Conn, i: usize) -> Result<(), WorkloadError> {
+        let exchange = &mut self.exchanges[i];
         exchange.finished = true;
         self.finished += 1;
-        if !self.run.verify && self.run.size > 0 && !self.run.op.is_atomic() {
-            self.compare(&conns[i], i)?;
+        let any = exchange.round > 0 && self.run.size > 0 && !self.run.op.is_atomic();
+        if !self.run.verify && any {
+            self.compare(conn, i)?;
         }
         if self.is_done() {
             let now = self.measure.clock.now();

@@ -10,6 +10,7 @@ use super::WorkloadError;
 use super::conn::{Conn, Cqs, Mark, send_op};
 use super::error::{counted, successful};
 use super::measure::Measure;
+use super::pace::Pace;
 use crate::spec::Until;
 use crate::workload::Run;
 
@@ -48,6 +49,8 @@ pub(super) struct Stream {
     run: Run,
     flows: Vec<Flow>,
     measure: Measure,
+    /// The schedule of a run with a fixed rate.
+    pace: Option<Pace>,
     finished: usize,
     bytes: Vec<u8>,
     primed: bool,
@@ -68,7 +71,7 @@ impl Stream {
         };
         let flows = conns.iter().map(flow).collect();
         let bytes = vec![0; run.size as usize];
-        Stream { run, flows, measure, finished: 0, bytes, primed: false }
+        Stream { run, flows, measure, pace: None, finished: 0, bytes, primed: false }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -79,9 +82,16 @@ impl Stream {
         &self.measure
     }
 
+    pub(super) fn measure_mut(&mut self) -> &mut Measure {
+        &mut self.measure
+    }
+
     pub(super) fn step(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
         if !self.primed {
             self.prime(conns)?;
+        }
+        if self.pace.is_some() {
+            self.post_due(conns)?;
         }
         let Some(first) = cqs.send.poll() else {
             return self.credits(conns, cqs);
@@ -114,7 +124,22 @@ impl Stream {
         }
         self.measure = Measure::new(&self.measure.clock, &self.run);
         let now = self.measure.since;
+        self.pace = Pace::new(&self.run, now);
         (0..conns.len()).try_for_each(|i| self.post_more(conns, i, now))
+    }
+
+    /// Posts the operations of all connections that have come due.
+    fn post_due(&mut self, conns: &[Conn]) -> Result<(), WorkloadError> {
+        let now = self.measure.clock.now();
+        self.measure.tick(now);
+        for i in 0..conns.len() {
+            if !self.flows[i].finished && !self.flows[i].checking {
+                self.post_more(conns, i, now)?;
+                // A flow with nothing outstanding at the deadline has no completion that ends it.
+                self.finish(conns, i, now)?;
+            }
+        }
+        Ok(())
     }
 
     fn offset(&self, slot: u64) -> usize {
@@ -167,7 +192,19 @@ impl Stream {
                     return Ok(());
                 }
             };
-            self.post(&conns[i], i, last, now)?;
+            // With a fixed rate an operation counts from the time at which it was due. The last
+            // Send of a run by the clock is not measured, so it need not wait.
+            let from = match &self.pace {
+                Some(pace) if self.measure.ended.is_none() => {
+                    let due = pace.due(i, flow.posted);
+                    if due > now {
+                        return Ok(());
+                    }
+                    due
+                }
+                _ => now,
+            };
+            self.post(&conns[i], i, last, from)?;
         }
     }
 
@@ -271,7 +308,8 @@ impl Stream {
             flow.checking = true;
             return self.read_back(&conns[i], i, 0);
         }
-        if run.op.takes_buffer() || run.verify || run.size == 0 {
+        // At a low rate a flow may end before its first operation was due.
+        if run.op.takes_buffer() || run.verify || run.size == 0 || filled == 0 {
             return self.finished(i);
         }
         if run.op == Op::Read {
