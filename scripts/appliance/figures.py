@@ -181,8 +181,7 @@ def paired(bed, rounds, disturb, rest=None):
 
 
 def rate_of(report):
-    found = report[0] if isinstance(report, list) else report
-    return found["gbit_per_s"]
+    return report["results"][0]["summary"]["gbit_per_s"]["median"]
 
 
 def main():

@@ -1,39 +1,48 @@
 //! `heddle bench`
 
+mod compare;
+mod intervals;
+mod results;
 mod rpc;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Subcommand, ValueEnum};
+use heddle::perf::document::{Point, Started};
 use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle::perf::own_process::OwnProcess;
 use heddle::perf::pin;
 use heddle::perf::progress::Progress;
-use heddle::perf::report::{BenchReport, table, write_json};
-use heddle::perf::spec::{BenchSpec, Faults, OUTSTANDING, OUTSTANDING_INLINE, Until};
+use heddle::perf::report::{BenchReport, LatencyKind, spreads, table};
+use heddle::perf::spec::{BenchSpec, Faults, OUTSTANDING, OUTSTANDING_INLINE, Rate, Until};
 use heddle::perf::workload::Run;
 use heddle::services::bench::{Mode, Op};
 use heddle::units::{Probability, Size, Sizes, Span};
-use heddle::{CoreList, Eal, EndpointConfig, MAX_WORKERS, Seed};
+use heddle::{CoreList, CrcPolicy, Eal, EndpointConfig, MAX_WORKERS, Seed};
+use serde_json::{Map, Value, json};
 
+use super::Failure;
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
 use super::net::{Iova, mtu, start_eal};
 use super::progress::Line;
+use super::Failure;
 use super::rnic::{Rnic, RnicArgs, explain};
-use super::{Failure, say};
 
 /// Without --connect, client and server run in this process, joined by rings.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Operation: write, read, send, write-imm, send-imm, fetch-add, cmp-swap; or rpc: calls of
     /// RPC-over-RDMA, each time beside the operation of these that carries them
-    #[arg(long, default_value = "write")]
+    #[arg(long, default_value = "write", value_parser = what())]
     op: rpc::What,
     /// The figure to measure: bw (throughput), lat (latency, one message in each direction), rate
     /// (operations per second)
-    #[arg(long, default_value = "bw")]
+    #[arg(long, default_value = "bw", value_parser = mode())]
     mode: Mode,
     /// Bytes of a message [default: 64K; 8 in modes lat and rate, 512 with rpc, and 8 are all that
     /// send-imm, fetch-add and cmp-swap have]
@@ -55,6 +64,24 @@ pub(crate) struct Args {
     /// Time per size (10s, 500ms)
     #[arg(long, value_name = "T", default_value = "2s")]
     duration: Span,
+    /// Time at the start of each run that is not measured [default: a tenth of --duration, 500ms at
+    /// most]
+    #[arg(long, value_name = "T", conflicts_with = "iters")]
+    warmup: Option<Span>,
+    /// Runs of each size; median, extremes and standard deviation of several are shown
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    repeat: u16,
+    /// Show the figures of each interval of T while a run goes on
+    #[arg(long, value_name = "T")]
+    interval: Option<Span>,
+    /// Rate of all connections together: operations (50k), bytes (100MB/s) or bits (10Gbit/s) per
+    /// second. The latency then counts from the time at which an operation was due [default: as many
+    /// as there can be]
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// Show half of the round trip in mode lat, as perftest does
+    #[arg(long)]
+    half: bool,
     /// The wire between client and server
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
@@ -87,18 +114,34 @@ pub(crate) struct Args {
     /// Compare every byte of every message (slow)
     #[arg(long)]
     verify: bool,
-    /// Write the figures to FILE
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
     /// The perf service of another process or host; needs --vdev or --pci, and --ip, or --socket
     #[arg(long, value_name = "ADDR:PORT")]
     connect: Option<SocketAddr>,
+    #[command(flatten)]
+    results: results::ResultArgs,
     #[command(flatten)]
     rpc: rpc::RpcArgs,
     #[command(flatten)]
     rnic: RnicArgs,
     #[command(flatten)]
     log: LogArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the ratios of the figures of two reports
+    #[command(disable_version_flag = true)]
+    Compare(compare::Args),
+}
+
+/// Returns the parser of `--op`, whose values the completions of shells offer.
+fn what() -> impl TypedValueParser<Value = rpc::What> {
+    PossibleValuesParser::new(rpc::KNOWN).try_map(|s| s.parse::<rpc::What>())
+}
+
+/// Returns the parser of `--mode`.
+fn mode() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(["bw", "lat", "rate"]).try_map(|s| s.parse::<Mode>())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -140,7 +183,51 @@ impl Args {
                 seed: self.seed,
             },
             verify: self.verify,
+            warmup: self.warmup.map(|t| t.0),
+            interval: self.interval.map(|t| t.0),
+            rate: self.rate,
+            half: self.half,
         })
+    }
+
+    /// Returns the values of all options that figures depend on, defaults included.
+    fn parameters(&self, spec: &BenchSpec, op: &str) -> Map<String, Value> {
+        let seconds = |t: Option<std::time::Duration>| t.map(|t| t.as_secs_f64());
+        let (iters, duration) = match spec.until {
+            Until::Iters(n) => (Some(n), None),
+            Until::Elapsed(t) => (None, Some(t)),
+        };
+        let wire = match self.connect {
+            Some(_) => "device".to_owned(),
+            None => format!("{:?}", self.wire).to_lowercase(),
+        };
+        let all = [
+            ("op", json!(op)),
+            ("mode", json!(spec.mode)),
+            ("sizes", json!(spec.sizes.iter().map(|s| s.0).collect::<Vec<_>>())),
+            ("qps", json!(spec.qps)),
+            ("depth", json!(spec.depth)),
+            ("iters", json!(iters)),
+            ("duration_seconds", json!(seconds(duration))),
+            ("warmup_seconds", json!(seconds(spec.warmup))),
+            ("interval_seconds", json!(seconds(spec.interval))),
+            ("repeat", json!(self.repeat)),
+            ("rate", json!(spec.rate.map(|rate| rate.to_string()))),
+            ("half", json!(spec.half)),
+            ("wire", json!(wire)),
+            ("lcores", json!(self.lcores.as_ref().map(|list| list.cores().to_vec()))),
+            ("inline", json!(self.inline)),
+            ("mtu", json!(spec.mtu)),
+            ("crc", json!(spec.mpa.crc == CrcPolicy::Required)),
+            ("markers", json!(spec.mpa.markers)),
+            ("loss", json!(spec.faults.loss.get())),
+            ("reorder", json!(spec.faults.reorder.get())),
+            ("dup", json!(spec.faults.dup.get())),
+            ("seed", json!(spec.faults.seed)),
+            ("verify", json!(spec.verify)),
+            ("connect", json!(self.connect.map(|to| to.to_string()))),
+        ];
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Refuses options that need a device.
@@ -202,11 +289,10 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    if let Some(path) = &args.json
-        && path.is_dir()
-    {
-        return Err(Failure::usage(format!("--json: {} is a directory", path.display())));
+    if let Some(Command::Compare(args)) = &args.command {
+        return compare::run(args);
     }
+    args.results.check()?;
     let op = match args.op {
         rpc::What::Rpc => return rpc::run(args),
         rpc::What::Raw(op) => op,
@@ -214,18 +300,41 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.rpc.check_unused()?;
     let spec = args.spec(op, Size(8))?;
     spec.check().map_err(Failure::usage)?;
-    let reports = match args.connect {
+    let started = Started::now();
+    let points = match args.connect {
         Some(server) => connect(args, &spec, server)?,
         None => embedded(args, &spec)?,
     };
-    say(&table(&reports));
-    if let Some(path) = &args.json {
-        write_json(path, &reports)?;
+    let runs: Vec<BenchReport> = points.iter().flat_map(|p| p.runs.iter().cloned()).collect();
+    args.results.say(&table(&runs));
+    if args.repeat > 1 {
+        let rows = points.iter().map(|p| (p.name(), &p.summary, p.runs.len()));
+        args.results.say(&format!("\n{}", spreads(rows)));
     }
-    Ok(())
+    let document = started.document(args.parameters(&spec, &op.to_string()), points);
+    args.results.write(&document)
 }
 
-fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> {
+/// Runs every size as often as the user asks, by `run`.
+fn measure(
+    args: &Args,
+    spec: &BenchSpec,
+    progress: &Progress,
+    mut run: impl FnMut(Run) -> Result<BenchReport, Failure>,
+) -> Result<Vec<Point<BenchReport>>, Failure> {
+    let mut points = Vec::new();
+    for size in spec.sizes.iter() {
+        let mut runs = Vec::new();
+        for n in 1..=args.repeat {
+            let _shown = shown(args, spec, size, n, progress);
+            runs.push(run(Run::new(spec, size))?);
+        }
+        points.extend(Point::of(runs));
+    }
+    Ok(points)
+}
+
+fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<Point<BenchReport>>, Failure> {
     args.check_ring()?;
     let cores = args.cores()?;
     let workers = (cores.len() / 2).max(1);
@@ -240,16 +349,13 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
         }
         WireArg::Loop => Pair::looped(&eal, spec)?,
     };
-    let mut reports = Vec::new();
-    for size in spec.sizes.iter() {
-        let _line = line(args, spec, size, &pair.progress);
-        let run = Run::new(spec, size);
-        reports.push(match cores.is_empty() {
+    let progress = pair.progress.clone();
+    measure(args, spec, &progress, |run| {
+        Ok(match cores.is_empty() {
             true => pair.run(spec, run, Placement::Inline)?,
             false => pair.run_on(spec, run, &cores)?,
-        });
-    }
-    Ok(reports)
+        })
+    })
 }
 
 /// Starts DPDK with memory for `pools` pools of packet buffers.
@@ -259,7 +365,11 @@ fn start(args: &Args, mtu: u16, pools: usize) -> Result<Eal, Failure> {
     start_eal(&shape, u32::try_from(pools).unwrap_or(u32::MAX), Vec::new(), Iova::Auto)
 }
 
-fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<BenchReport>, Failure> {
+fn connect(
+    args: &Args,
+    spec: &BenchSpec,
+    server: SocketAddr,
+) -> Result<Vec<Point<BenchReport>>, Failure> {
     args.check_device(spec)?;
     let cores = args.remote_cores()?;
     args.log.start();
@@ -271,38 +381,39 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
         pin::pin_to(core)?;
     }
     let served = rnic.served();
-    let measured = measure(args, spec, server, rnic, &cores);
-    measured.map_err(|failure| explain(served.as_ref(), failure))
-}
-
-fn measure(
-    args: &Args,
-    spec: &BenchSpec,
-    server: SocketAddr,
-    rnic: Rnic,
-    cores: &[usize],
-) -> Result<Vec<BenchReport>, Failure> {
-    let mut reports = Vec::new();
-    match rnic {
+    let measured = match rnic {
         Rnic::Own { eal, endpoint } => {
             let mut remote = Remote::new(&eal, *endpoint, server);
-            for size in spec.sizes.iter() {
-                let _line = line(args, spec, size, &remote.progress);
-                reports.push(remote.run(spec, Run::new(spec, size), cores)?);
-            }
+            let progress = remote.progress.clone();
+            measure(args, spec, &progress, |run| Ok(remote.run(spec, run, &cores)?))
         }
         Rnic::Served(device) => {
             let mut client = OwnProcess::new(device, server);
-            for size in spec.sizes.iter() {
-                let _line = line(args, spec, size, &client.progress);
-                reports.push(client.run(spec, Run::new(spec, size), cores.first().copied())?);
-            }
+            let progress = client.progress.clone();
+            let core = cores.first().copied();
+            measure(args, spec, &progress, |run| Ok(client.run(spec, run, core)?))
         }
-    }
-    Ok(reports)
+    };
+    measured.map_err(|failure| explain(served.as_ref(), failure))
 }
 
-fn line(args: &Args, spec: &BenchSpec, size: Size, progress: &Progress) -> Line {
-    let what = format!("{} {} {size}", spec.op, spec.mode);
-    Line::start(what, progress.clone(), args.log.quiet)
+/// The display of how far a run is, until it is dropped.
+enum Shown {
+    Line { _line: Line },
+    Intervals { _lines: intervals::Intervals },
+}
+
+fn shown(args: &Args, spec: &BenchSpec, size: Size, n: u16, progress: &Progress) -> Shown {
+    let mut what = format!("{} {} {size}", spec.op, spec.mode);
+    if args.repeat > 1 {
+        what = format!("{what}, run {n} of {}", args.repeat);
+    }
+    if spec.interval.is_none() {
+        return Shown::Line { _line: Line::start(what, progress.clone(), args.log.quiet) };
+    }
+    let kind = LatencyKind::of(spec.op, spec.mode, spec.half);
+    args.results.say(&format!("{what} ({})\n", kind.words()));
+    let to_stderr = args.results.take_stdout();
+    let lines = intervals::Intervals::start(progress.clone(), size.0, kind, to_stderr);
+    Shown::Intervals { _lines: lines }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod architecture;
+mod bench;
 mod cli;
 mod docs;
 mod eal;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use heddle::Device;
+use heddle::perf::document::{Point, Started};
 use heddle::perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle::perf::own_process::OwnProcess;
 use heddle::perf::pin;
@@ -12,7 +13,7 @@ use heddle::perf::progress::Progress;
 use heddle::perf::report::BenchReport;
 use heddle::perf::rpc::load::LoadOutcome;
 use heddle::perf::rpc::pair::RpcPair;
-use heddle::perf::rpc::report::{Round, RpcReport, table, write_json};
+use heddle::perf::rpc::report::{Round, RpcReport, table};
 use heddle::perf::rpc::{self, RpcRun, calls_of};
 use heddle::perf::spec::{BenchSpec, Wire};
 use heddle::perf::workload::Run;
@@ -21,9 +22,9 @@ use heddle::services::bench::{Op, UnknownWord};
 use heddle::services::rpc::program::Call;
 use heddle::units::Size;
 
+use super::super::Failure;
 use super::super::progress::Line;
 use super::super::rnic::{Rnic, explain};
-use super::super::{Failure, say};
 
 /// The value of `--op`: a raw operation, or calls of RPC-over-RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +37,14 @@ impl FromStr for What {
     type Err = UnknownWord;
 
     fn from_str(s: &str) -> Result<What, UnknownWord> {
-        let unknown = |_| UnknownWord { what: "operation", given: s.into(), known: KNOWN };
+        let unknown = |_| UnknownWord { what: "operation", given: s.into(), known: &KNOWN };
         if s == "rpc" { Ok(What::Rpc) } else { s.parse().map(What::Raw).map_err(unknown) }
     }
 }
 
 /// All values of `--op`.
-const KNOWN: &[&str] =
-    &["write", "read", "send", "write-imm", "send-imm", "fetch-add", "cmp-swap", "rpc"];
+pub(super) const KNOWN: [&str; 8] =
+    ["write", "read", "send", "write-imm", "send-imm", "fetch-add", "cmp-swap", "rpc"];
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --op rpc")]
@@ -132,6 +133,12 @@ trait Bed {
 }
 
 pub(super) fn run(args: &super::Args) -> Result<(), Failure> {
+    let none = args.repeat == 1 && args.interval.is_none() && args.rate.is_none() && !args.half;
+    if !none {
+        return Err(Failure::usage(
+            "--repeat, --interval, --rate and --half do not go with --op rpc, which has --rounds",
+        ));
+    }
     let spec = args.spec(Op::Send, SMALL)?;
     let calls = args.rpc.calls(&spec);
     rpc::check(&spec, calls).map_err(Failure::usage)?;
@@ -139,15 +146,15 @@ pub(super) fn run(args: &super::Args) -> Result<(), Failure> {
         None => Box::new(Ring::open(args, &spec, calls)?),
         Some(server) => Box::new(Far::open(args, &spec, server)?),
     };
-    let mut reports = Vec::new();
+    let started = Started::now();
+    let mut points = Vec::new();
     for (size, call) in spec.sizes.iter().flat_map(|s| calls.iter().map(move |c| (s, *c))) {
-        reports.extend(measure(args, &spec, &mut *bed, size, call)?);
+        points.extend(measure(args, &spec, &mut *bed, size, call)?);
     }
-    say(&table(&reports));
-    if let Some(path) = &args.json {
-        write_json(path, &reports)?;
-    }
-    Ok(())
+    let reports: Vec<RpcReport> = points.iter().flat_map(|p| p.runs.iter().cloned()).collect();
+    args.results.say(&table(&reports));
+    let document = started.document(args.parameters(&spec, "rpc"), points);
+    args.results.write(&document)
 }
 
 /// Runs all rounds of one size and procedure. Each round runs the raw operation, and then each
@@ -158,7 +165,7 @@ fn measure(
     bed: &mut dyn Bed,
     size: Size,
     call: Call,
-) -> Result<Vec<RpcReport>, Failure> {
+) -> Result<Vec<Point<RpcReport>>, Failure> {
     let what = args.rpc.versions().iter().map(|version| version.run(spec, call, size));
     let mut all: Vec<(RpcRun, Vec<Round>)> = what.map(|what| (what, Vec::new())).collect();
     for _ in 0..args.rpc.rounds.unwrap_or(3) {
@@ -171,7 +178,11 @@ fn measure(
         }
     }
     let reports = all.into_iter();
-    let report = |(what, rounds)| RpcReport::of(spec, &what, bed.wire(), rounds);
+    let report = |(what, rounds): (RpcRun, Vec<Round>)| {
+        let summary = Round::summary(&rounds, size.0);
+        let report = RpcReport::of(spec, &what, bed.wire(), rounds)?;
+        Some(Point::of_rpc(report, summary))
+    };
     Ok(reports.filter_map(report).collect())
 }
 
