@@ -198,7 +198,8 @@ pub(crate) enum ApplicationCommand {
 /// The arguments of `heddle log-level`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogCommand {
-    /// off, error, warn, info, debug or trace
+    /// The level from which the log has lines
+    #[arg(value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
     level: String,
     #[command(flatten)]
     at: Where,
