@@ -168,7 +168,7 @@ mod tests {
         assert_eq!((l.count, l.p50, l.max), (9, 100, 100));
         let mut sum = before.clone();
         sum.add(&before);
-        assert_eq!((sum.count(), sum.latency().min / 1000), (2, 1000));
+        assert!(sum.count() == 2 && sum.latency().min > 900_000, "{:?}", sum.latency());
     }
 
     #[test]

@@ -345,7 +345,6 @@ fn text(v: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::document::tests::{document, report};
 
     #[test]

@@ -93,7 +93,6 @@ fn test_check_refuses_rates_and_times_that_cannot_be() {
         f(&mut s);
         s.check()
     };
-    let ms = Duration::from_millis;
     assert_eq!(check(|s| (s.rate, s.interval) = (Some(Rate::Ops(1.0)), Some(ms(500)))), Ok(()));
     assert!(check(|s| (s.rate, s.qps) = (Some(Rate::Ops(1.0)), 11)).is_err(), "too low");
     assert!(check(|s| s.rate = Some(Rate::Bytes(1e12))).is_err(), "too high");

@@ -46,7 +46,7 @@ fn test_every_rpc_procedure_in_both_versions_returns_correct_bytes() {
                         "{title}"
                     );
                     assert_eq!(r.outcome.verified, verify);
-                    assert!(r.outcome.latency.p50 > 0 && !r.outcome.elapsed.is_zero());
+                    assert!(r.outcome.latency().p50 > 0 && !r.outcome.elapsed.is_zero());
                 }
             }
         }
