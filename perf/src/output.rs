@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub enum Output {
     /// Standard output, which a command line calls `-`.
     Stdout,
-    /// A file.
+    /// The file at this path, which a write replaces.
     File(PathBuf),
 }
 
