@@ -143,7 +143,11 @@ pub use heddle_perf as perf;
 pub use heddle_rpc as rpc;
 pub use heddle_services as services;
 pub use heddle_socket as socket;
-pub use heddle_types::{Awaited, CloseReason, ConnectError, Cut, DialogueError, ListenError, MrError, ParamsError, RequestError, RnicError, WorkerId, mpa::{CrcPolicy, Depth, Depths, FrameError, Revision, Rtr, RtrConfig, RtrSet, StartupError}};
+pub use heddle_types::{
+    Awaited, CloseReason, ConnectError, Cut, DialogueError, ListenError, MrError, ParamsError,
+    RequestError, RnicError, WorkerId,
+    mpa::{CrcPolicy, Depth, Depths, FrameError, Revision, Rtr, RtrConfig, RtrSet, StartupError},
+};
 
 /// The version of DPDK that this crate was built for.
 pub const DPDK_VERSION: &str = env!("HEDDLE_DPDK_VERSION");

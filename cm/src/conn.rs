@@ -26,7 +26,10 @@ use heddle_base::Instant;
 use heddle_iwarp::QpEvent;
 use heddle_rnic::Order;
 use heddle_tcp::ConnId;
-use heddle_types::{AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectFailure, DisconnectReason, Event, ListenerId, QpSpec, Qpn, RequestError, RnicError, TerminatePayload, WorkerId};
+use heddle_types::{
+    AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectFailure, DisconnectReason, Event,
+    ListenerId, QpSpec, Qpn, RequestError, RnicError, TerminatePayload, WorkerId,
+};
 
 use crate::counters::CmCounters;
 use crate::dialogue::{Agreement, Answer, Ask};

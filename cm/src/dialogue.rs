@@ -9,7 +9,9 @@ mod mpa;
 use core::fmt;
 
 use heddle_iwarp::Role;
-use heddle_types::{AcceptTerms, Agreed, ConnectTerms, DialogueError, ParamsError, PeerDepths, Protocol};
+use heddle_types::{
+    AcceptTerms, Agreed, ConnectTerms, DialogueError, ParamsError, PeerDepths, Protocol,
+};
 
 /// Starts the asking side. `inside` is true for a connection of the RNIC with itself.
 pub(crate) fn ask(

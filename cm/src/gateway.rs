@@ -27,7 +27,9 @@ use std::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use heddle_types::{CmId, ConnectFailure, Event, IbRefusal, ListenerId, Protocol, QpSpec, Request, Transport};
+use heddle_types::{
+    CmId, ConnectFailure, Event, IbRefusal, ListenerId, Protocol, QpSpec, Request, Transport,
+};
 
 use pair::Pair;
 

@@ -14,7 +14,10 @@ use heddle_rpcrdma::rpc::{Auth, Call, Procedure, Reply, Status};
 use heddle_rpcrdma::{Xid, v1, v2};
 use heddle_tcp::Flags;
 use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4};
-use heddle_types::{Stag, mpa::{Depth, Revision, RtrSet}};
+use heddle_types::{
+    Stag,
+    mpa::{Depth, Revision, RtrSet},
+};
 
 use crate::{Decoder, Item, NFS_RDMA_PORT, Summary};
 

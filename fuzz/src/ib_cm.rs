@@ -18,7 +18,10 @@ use heddle_ib::roce::UdRepr;
 use heddle_ib::{CommId, Gid, Qpn as IbQpn, TimeCode};
 use heddle_rnic::{Order, Report};
 use heddle_tcp::{Addressing, Cidr};
-use heddle_types::{AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Pd, Protocol, QpSpec, Qpn, Request, WorkerId};
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Pd, Protocol, QpSpec,
+    Qpn, Request, WorkerId,
+};
 
 use crate::Seeds;
 

@@ -4,7 +4,10 @@
 use heddle_base::StreamPos;
 use heddle_iwarp::mpa::decode::Framing;
 use heddle_iwarp::{QpConfig, QpContext, QpCounters, Role};
-use heddle_types::{RecvWr, SendWr, Stag, mpa::{Rtr, RtrConfig, RtrSet}};
+use heddle_types::{
+    RecvWr, SendWr, Stag,
+    mpa::{Rtr, RtrConfig, RtrSet},
+};
 
 use crate::Seeds;
 use crate::stream::{BASE, PD, Peer, Place, QPN, framed, offset, record, records, transmit, what};

@@ -8,7 +8,10 @@ use std::sync::atomic::Ordering;
 use heddle_base::Seed;
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv};
-use heddle_types::{Access, Data, PostError, wr::{MAX_INLINE, MAX_SGES}};
+use heddle_types::{
+    Access, Data, PostError,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::ring::layout::qp as layout;

@@ -78,7 +78,11 @@ use crate::counters::Tally;
 use crate::mpa::markers::INTERVAL;
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
-use heddle_types::{Cut, Limits, Pd, PostError, QpState, Qpn, RecvWr, SendWr, mpa::RtrConfig, wr::{MAX_INLINE, MAX_SGES, recv_len, send_len}};
+use heddle_types::{
+    Cut, Limits, Pd, PostError, QpState, Qpn, RecvWr, SendWr,
+    mpa::RtrConfig,
+    wr::{MAX_INLINE, MAX_SGES, recv_len, send_len},
+};
 use queues::{Rq, Sq};
 use reads::Reads;
 use rnr::Rnr;

@@ -16,7 +16,10 @@ use heddle_iwarp::mpa::startup::{
     ResponderStep,
 };
 use heddle_iwarp::rdmap::{Opcode, ReadRequest};
-use heddle_types::{Stag, mpa::{CrcPolicy, Revision, RtrSet}};
+use heddle_types::{
+    Stag,
+    mpa::{CrcPolicy, Revision, RtrSet},
+};
 use std::collections::{BTreeMap, BTreeSet};
 use support::{Connection, captures_dir, connections};
 

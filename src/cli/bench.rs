@@ -27,7 +27,6 @@ use super::log::LogArgs;
 use super::mpa::MpaArgs;
 use super::net::{Iova, mtu, start_eal};
 use super::progress::Line;
-use super::Failure;
 use super::rnic::{Rnic, RnicArgs, explain};
 
 /// Without --connect, client and server run in this process, joined by rings.

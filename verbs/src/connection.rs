@@ -11,7 +11,10 @@ use std::net::ToSocketAddrs;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use heddle_types::{Access, Agreed, CmId, ConnectFailure, Cqe, DisconnectReason, Event, ListenFailure, Pd, PeerDepths, PostError, RecvWr, SendWr, TerminatePayload};
+use heddle_types::{
+    Access, Agreed, CmId, ConnectFailure, Cqe, DisconnectReason, Event, ListenFailure, Pd,
+    PeerDepths, PostError, RecvWr, SendWr, TerminatePayload,
+};
 
 use crate::cq::{Cq, WaitError};
 use crate::device::{BoundAddr, Device, OwnedPd};

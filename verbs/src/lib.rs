@@ -51,7 +51,12 @@ pub use device::{
 };
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};
-pub use heddle_types::{Access, Agreed, AppId, AtomicOp, Bind, BindError, CmId, ConnectFailure, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, DisconnectReason, Event as CmEvent, IbRefusal, ListenFailure, ListenerId, MpaOptions, Pd, PeerDepths, PostError, Protocol, QpFate, Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag, TermCode, Transport};
+pub use heddle_types::{
+    Access, Agreed, AppId, AtomicOp, Bind, BindError, CmId, ConnectFailure, Cqe, CqeOp, CqeStatus,
+    DEFAULT_READ_DEPTH, Data, DisconnectReason, Event as CmEvent, IbRefusal, ListenFailure,
+    ListenerId, MpaOptions, Pd, PeerDepths, PostError, Protocol, QpFate, Qpn, Queue, RecvWr,
+    SendOp, SendWr, Sge, Stag, TermCode, Transport,
+};
 pub use limits::{Atomics, DeviceLimits};
 pub use memory::{MrLimits, MrUsage, PageSize, Region, RegionError, RegisterError};
 pub use mr::{Bound, Mr, MrInfo};

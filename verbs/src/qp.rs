@@ -18,7 +18,10 @@
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard, yield_now};
-use heddle_types::{AppId, Data, Limits, Pd, PostError, Qpn, RecvWr, SendWr, check_recv, check_send, wr::{MAX_INLINE, MAX_SGES}};
+use heddle_types::{
+    AppId, Data, Limits, Pd, PostError, Qpn, RecvWr, SendWr, check_recv, check_send,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 use std::sync::{Arc, PoisonError, Weak};
 
 use crate::cq::Cq;

@@ -4,7 +4,10 @@ use core::net::SocketAddr;
 
 use heddle_iwarp::QpConfig;
 use heddle_rnic::{FpduMode, Order};
-use heddle_types::{CloseReason, ConnectFailure, DisconnectReason, Event, QpFate, QpSpec, Qpn, TerminatePayload, mpa::RtrConfig};
+use heddle_types::{
+    CloseReason, ConnectFailure, DisconnectReason, Event, QpFate, QpSpec, Qpn, TerminatePayload,
+    mpa::RtrConfig,
+};
 
 use super::{ConnInfo, Effect, Effects, State};
 use crate::dialogue::{Agreement, Ask};

@@ -9,7 +9,10 @@ use heddle_base::Chunks;
 use heddle_iwarp::{MrTable, Role, Side};
 use heddle_rnic::{Rnic, RnicConfig};
 use heddle_tcp::{RxFrame, StackConfig};
-use heddle_types::{Agreed, Cut, DialogueError, ParamsError, Pd, TermCode, TerminatePayload, mpa::{ConfigError, RtrConfig, RtrSet, StartupError}};
+use heddle_types::{
+    Agreed, Cut, DialogueError, ParamsError, Pd, TermCode, TerminatePayload,
+    mpa::{ConfigError, RtrConfig, RtrSet, StartupError},
+};
 
 use super::*;
 use crate::dialogue::{AnswerStep, AskStep};

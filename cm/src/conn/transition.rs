@@ -4,7 +4,9 @@
 use core::time::Duration;
 
 use heddle_iwarp::{QpEvent, Role, Side};
-use heddle_types::{CloseReason, ConnectFailure, DisconnectReason, QpFate, Qpn, RequestError, TerminatePayload};
+use heddle_types::{
+    CloseReason, ConnectFailure, DisconnectReason, QpFate, Qpn, RequestError, TerminatePayload,
+};
 
 use super::enter::End;
 use super::startup::{await_answer, await_reply, await_request, connecting, opening, unopened};

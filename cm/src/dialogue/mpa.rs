@@ -3,7 +3,10 @@ use heddle_iwarp::mpa::startup::{
     Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams as MpaAccept, Responder,
     ResponderConfig, ResponderStep, StartupAction, action,
 };
-use heddle_types::{AcceptTerms, Agreed, ConnectTerms, MpaOptions, ParamsError, PeerDepths, TermCode, Transport, mpa::{Revision, RtrConfig, RtrSet, StartupError}};
+use heddle_types::{
+    AcceptTerms, Agreed, ConnectTerms, MpaOptions, ParamsError, PeerDepths, TermCode, Transport,
+    mpa::{Revision, RtrConfig, RtrSet, StartupError},
+};
 
 use super::{Agreement, Answer, AnswerStep, Ask, AskStep};
 

@@ -4,7 +4,10 @@
 use core::net::SocketAddr;
 
 use heddle_ib::cm::{Rej, Rep};
-use heddle_types::{AcceptTerms, Agreed, CmId, ConnectFailure, ConnectTerms, DEFAULT_READ_DEPTH, ListenerId, PeerDepths, Protocol, QpSpec, Request, Transport};
+use heddle_types::{
+    AcceptTerms, Agreed, CmId, ConnectFailure, ConnectTerms, DEFAULT_READ_DEPTH, ListenerId,
+    PeerDepths, Protocol, QpSpec, Request, Transport,
+};
 
 use super::{Gateway, GatewayAction, INVALID_SERVICE_ID, NO_RESOURCES, UNSUPPORTED, reason};
 

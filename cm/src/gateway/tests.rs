@@ -1,6 +1,9 @@
 //! The actions that a gateway asks for after each event of either side.
 
-use heddle_types::{Agreed, Awaited, DisconnectReason, Pd, PeerDepths, QpFate, Qpn, WorkerId, mpa::{Depth, RtrConfig}};
+use heddle_types::{
+    Agreed, Awaited, DisconnectReason, Pd, PeerDepths, QpFate, Qpn, WorkerId,
+    mpa::{Depth, RtrConfig},
+};
 
 use super::*;
 

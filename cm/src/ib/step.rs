@@ -6,7 +6,10 @@ mod late;
 use heddle_base::Instant;
 use heddle_ib::cm::{Answered, Message, Mra, Rej, Rep};
 use heddle_ib::ip_cm::Ari;
-use heddle_types::{AcceptTerms, Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, ParamsError, QpFate, Qpn, RequestError, ib::RejReason};
+use heddle_types::{
+    AcceptTerms, Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, ParamsError,
+    QpFate, Qpn, RequestError, ib::RejReason,
+};
 
 use late::{dreq_sent, established, time_wait};
 

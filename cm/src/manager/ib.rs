@@ -14,7 +14,10 @@ use heddle_ib::mad::BASE_VERSION;
 use heddle_ib::roce::{PacketError, UdPacket};
 use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
 use heddle_tcp::DatagramFilter;
-use heddle_types::{AcceptTerms, AppId, CmId, ConnectTerms, ParamsError, Request, RequestError, WorkerId, ib::RejReason};
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, ParamsError, Request, RequestError, WorkerId,
+    ib::RejReason,
+};
 
 use super::ConnectionManager;
 use crate::ib::{

@@ -4,7 +4,10 @@ use core::net::SocketAddr;
 
 use heddle_base::Instant;
 use heddle_rnic::Order;
-use heddle_types::{AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenError, ListenFailure, ListenParams, ListenerId, Protocol, Request, RequestError, WorkerId};
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenError, ListenFailure, ListenParams,
+    ListenerId, Protocol, Request, RequestError, WorkerId,
+};
 
 use super::ConnectionManager;
 use crate::conn::{Conn, ConnInfo, Input, State};

@@ -14,7 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use heddle_iwarp::QpEvent;
 use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_rnic::{Event as RnicEvent, Report};
-use heddle_types::{AcceptTerms, CloseReason, ConnectFailure, ConnectTerms, DisconnectReason, ListenError, ListenFailure, ListenParams, MpaOptions, Pd, Protocol, QpFate, QpSpec, Qpn, Request, RnicError, mpa::Revision};
+use heddle_types::{
+    AcceptTerms, CloseReason, ConnectFailure, ConnectTerms, DisconnectReason, ListenError,
+    ListenFailure, ListenParams, MpaOptions, Pd, Protocol, QpFate, QpSpec, Qpn, Request, RnicError,
+    mpa::Revision,
+};
 
 use super::*;
 use crate::conn::tests::conn_ids;

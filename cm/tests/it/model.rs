@@ -15,7 +15,11 @@ use heddle_iwarp::mpa::frame::Kind;
 use heddle_iwarp::{QpEvent, Side};
 use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_tcp::{Addressing, ConnId, Route};
-use heddle_types::{AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectTerms, DisconnectReason, Event, ListenError, ListenFailure, ListenParams, ListenerId, QpFate, Qpn, Request, RequestError, RnicError, TermCode, WorkerId};
+use heddle_types::{
+    AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectTerms, DisconnectReason, Event,
+    ListenError, ListenFailure, ListenParams, ListenerId, QpFate, Qpn, Request, RequestError,
+    RnicError, TermCode, WorkerId,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {

@@ -10,7 +10,11 @@ use crate::support::{fpdu, qp, words};
 use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_rnic::Event as RnicEvent;
 use heddle_tcp::ConnId;
-use heddle_types::{AcceptTerms, Awaited, CmId, ConnectFailure, ConnectTerms, Event, ListenParams, MpaOptions, PeerDepths, Protocol, QpFate, Qpn, Request, SendOp, SendWr, mpa::{CrcPolicy, Depth, Depths, Revision, RtrSet}};
+use heddle_types::{
+    AcceptTerms, Awaited, CmId, ConnectFailure, ConnectTerms, Event, ListenParams, MpaOptions,
+    PeerDepths, Protocol, QpFate, Qpn, Request, SendOp, SendWr,
+    mpa::{CrcPolicy, Depth, Depths, Revision, RtrSet},
+};
 
 const MS: Duration = Duration::from_millis(1);
 

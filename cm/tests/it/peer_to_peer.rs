@@ -10,7 +10,11 @@ use crate::support::{fpdu, qp, rtr_fpdu, words};
 use heddle_iwarp::mpa::frame::Kind;
 use heddle_rnic::Event as RnicEvent;
 use heddle_tcp::ConnId;
-use heddle_types::{AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams, MpaOptions, Protocol, QpFate, Qpn, RecvWr, Request, SendWr, TermCode, mpa::{Rtr, RtrConfig, RtrSet}};
+use heddle_types::{
+    AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams,
+    MpaOptions, Protocol, QpFate, Qpn, RecvWr, Request, SendWr, TermCode,
+    mpa::{Rtr, RtrConfig, RtrSet},
+};
 
 const MS: Duration = Duration::from_millis(1);
 const FORMS: [Rtr; 3] = [Rtr::Write, Rtr::Read, Rtr::Send];

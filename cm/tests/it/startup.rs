@@ -11,7 +11,11 @@ use heddle_cm::*;
 use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_rnic::Event as RnicEvent;
 use heddle_tcp::ConnId;
-use heddle_types::{AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams, MpaOptions, PeerDepths, Protocol, QpFate, Qpn, Request, RequestError, mpa::{Depth, Revision}};
+use heddle_types::{
+    AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams,
+    MpaOptions, PeerDepths, Protocol, QpFate, Qpn, Request, RequestError,
+    mpa::{Depth, Revision},
+};
 
 const MS: Duration = Duration::from_millis(1);
 

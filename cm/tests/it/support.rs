@@ -11,7 +11,10 @@ use heddle_iwarp::MrTable;
 use heddle_iwarp::mpa::frame::{Enhanced, Frame as MpaFrame, Kind};
 use heddle_rnic::{Rnic, RnicConfig, RnicFrame};
 use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
-use heddle_types::{Pd, QpSpec, Qpn, mpa::{Depth, Revision, Rtr, RtrSet}};
+use heddle_types::{
+    Pd, QpSpec, Qpn,
+    mpa::{Depth, Revision, Rtr, RtrSet},
+};
 
 /// A received frame.
 #[derive(Debug)]

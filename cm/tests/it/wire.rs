@@ -10,7 +10,10 @@ use crate::support::{below, frame, qp, rtr_fpdu, spoil};
 use heddle_base::Random;
 use heddle_cm::*;
 use heddle_iwarp::mpa::frame::Kind;
-use heddle_types::{AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams, QpFate, Qpn, RecvWr, Request, SendWr, Stag, mpa::Rtr};
+use heddle_types::{
+    AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams, QpFate,
+    Qpn, RecvWr, Request, SendWr, Stag, mpa::Rtr,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {

@@ -11,7 +11,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use heddle_dataplane::NoReport;
-use heddle_types::{CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate};
+use heddle_types::{
+    CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate,
+};
 use heddle_verbs::device::ControlRequest;
 use heddle_verbs::{EventQueue, Qp, Taken};
 

@@ -3,7 +3,9 @@
 use crossbeam_channel::Sender;
 use heddle_base::Instant;
 use heddle_dataplane::{Command, Doorbells, WorkerSnapshot};
-use heddle_types::{AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId};
+use heddle_types::{
+    AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
+};
 use heddle_verbs::device::{ControlPlane, ControlRequest, DeviceEvent};
 use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};

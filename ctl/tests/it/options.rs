@@ -10,7 +10,10 @@ use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind};
 use heddle_iwarp::rdmap::{Opcode, ReadRequest};
 use heddle_tcp::{ConnEvent, ConnId};
-use heddle_types::{Cut, Stag, TermCode, mpa::{CrcPolicy, Depth, Revision, Rtr, RtrConfig, RtrSet}};
+use heddle_types::{
+    Cut, Stag, TermCode,
+    mpa::{CrcPolicy, Depth, Revision, Rtr, RtrConfig, RtrSet},
+};
 use heddle_verbs::{AcceptParams, CmEvent, DisconnectReason, EventQueue, MpaOptions, PeerDepths};
 
 const FORMS: [Rtr; 3] = [Rtr::Write, Rtr::Read, Rtr::Send];

@@ -10,7 +10,10 @@ use crate::common::*;
 use heddle_ctl::CtlCounters;
 use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind};
 use heddle_tcp::{ConnEvent, ConnId};
-use heddle_types::{TermCode, mpa::{Depth, Revision, RtrSet}};
+use heddle_types::{
+    TermCode,
+    mpa::{Depth, Revision, RtrSet},
+};
 use heddle_verbs::{AcceptParams, CmEvent, ConnectFailure, EventQueue, QpFate};
 
 /// Returns `bytes` with the byte at `at` changed to `to`.

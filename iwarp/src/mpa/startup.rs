@@ -32,7 +32,10 @@ use super::frame::{Enhanced, MAX_FRAME_LEN};
 use super::{fpdu, markers};
 use crate::rdmap::Terminate;
 pub use crate::types::Role;
-use heddle_types::{TermCode, mpa::{ConfigError, Depth, Depths, Revision, Rtr, RtrSet}};
+use heddle_types::{
+    TermCode,
+    mpa::{ConfigError, Depth, Depths, Revision, Rtr, RtrSet},
+};
 
 pub use error::{StartupAction, action, code, fault};
 pub use initiator::{Initiator, InitiatorConfig, InitiatorStep};

@@ -29,7 +29,10 @@ use super::{Kind, MrAttr, MrTable};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use heddle_types::{Access, Bind, BindError, MrError, MrFault, Pd, Qpn, Stag, mr::{MAX_RUNS, PAGE}};
+use heddle_types::{
+    Access, Bind, BindError, MrError, MrFault, Pd, Qpn, Stag,
+    mr::{MAX_RUNS, PAGE},
+};
 
 /// The memory that an STag is to be bound to.
 #[derive(Clone, Copy, Debug)]

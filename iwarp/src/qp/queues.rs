@@ -20,7 +20,10 @@ use super::fifo::Fifo;
 use super::shared::SharedReceives;
 use crate::Msn;
 use heddle_base::StreamPos;
-use heddle_types::{Access, AtomicOp, Bind, Data, PostError, RecvWr, SendOp, SendWr, Sge, Stag, wr::{MAX_INLINE, MAX_SGES}};
+use heddle_types::{
+    Access, AtomicOp, Bind, Data, PostError, RecvWr, SendOp, SendWr, Sge, Stag,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 
 /// Depth of the deepest queue. With this limit the indices of SGEs and inline bytes stay far from
 /// wrapping onto themselves.

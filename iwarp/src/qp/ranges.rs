@@ -10,7 +10,11 @@ use super::stream::Stream;
 use super::{QpContext, QpEnv};
 use crate::{MemRange, Memory};
 use arrayvec::ArrayVec;
-use heddle_types::{Access, MrFault, Sge, mr::{MAX_RUNS, PAGE}, wr::MAX_SGES};
+use heddle_types::{
+    Access, MrFault, Sge,
+    mr::{MAX_RUNS, PAGE},
+    wr::MAX_SGES,
+};
 
 /// Most ranges of the payload of one segment: one for each SGE, and one more wherever a page ends
 /// in the payload.

@@ -13,7 +13,10 @@ use super::{QpContext, QpEnv, QpEvent};
 use crate::Memory;
 use crate::ddp::Qn;
 use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
-use heddle_types::{Stag, mpa::{Rtr, RtrConfig}};
+use heddle_types::{
+    Stag,
+    mpa::{Rtr, RtrConfig},
+};
 
 /// The STag of a Read of no bytes. Such a Read refers to no memory, so neither side looks the STag
 /// up. Not 0, which some peers take for no STag.

@@ -8,7 +8,10 @@ use crate::fault::Fault;
 use arrayvec::ArrayVec;
 use core::cell::Cell;
 
-use heddle_types::{Limits, RecvWr, Sge, wr::{MAX_SGES, recv_len}};
+use heddle_types::{
+    Limits, RecvWr, Sge,
+    wr::{MAX_SGES, recv_len},
+};
 
 /// A queue of receive buffers that several queue pairs share.
 ///

@@ -6,7 +6,10 @@ use crate::sim::{LinkConfig, Pair, TO_BASE, pattern};
 use heddle_iwarp::{MrAttr, QpConfig, QpEvent, Side};
 use heddle_rnic::Event;
 use heddle_tcp::{ConnConfig, ConnId};
-use heddle_types::{Access, AtomicOp, CloseReason, CqeOp, CqeStatus, Queue, RecvWr, SendOp, SendWr, Sge, TermCode, mpa::RtrConfig};
+use heddle_types::{
+    Access, AtomicOp, CloseReason, CqeOp, CqeStatus, Queue, RecvWr, SendOp, SendWr, Sge, TermCode,
+    mpa::RtrConfig,
+};
 
 const MEMORY: usize = 4 << 20;
 /// Bytes of the long messages of these tests.

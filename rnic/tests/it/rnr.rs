@@ -12,7 +12,9 @@ use crate::sim::{LinkConfig, PORT, Pair, TO_BASE, pattern};
 use heddle_iwarp::{MrAttr, QpConfig, QpEvent, SharedBroken, SharedReceives, Side};
 use heddle_rnic::{Event, RnicConfig};
 use heddle_tcp::ConnId;
-use heddle_types::{Access, CloseReason, CqeStatus, QpState, RecvWr, SendWr, Sge, TermCode, wr::MAX_SGES};
+use heddle_types::{
+    Access, CloseReason, CqeStatus, QpState, RecvWr, SendWr, Sge, TermCode, wr::MAX_SGES,
+};
 
 const WAIT: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);

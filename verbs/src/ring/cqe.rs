@@ -4,7 +4,9 @@
 //! application may be of different builds.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
-use heddle_types::{BindError, Cqe, CqeOp, CqeStatus, MrFault, PostError, Qpn, Queue, Stag, TermCode};
+use heddle_types::{
+    BindError, Cqe, CqeOp, CqeStatus, MrFault, PostError, Qpn, Queue, Stag, TermCode,
+};
 
 use super::layout::CQE;
 use super::wqe::low32;

@@ -4,7 +4,10 @@
 //! only values from the copy.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
-use heddle_types::{AtomicOp, RecvWr, SendOp, SendWr, Sge, Stag, wr::{MAX_INLINE, MAX_SGES}};
+use heddle_types::{
+    AtomicOp, RecvWr, SendOp, SendWr, Sge, Stag,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 
 use arrayvec::ArrayVec;
 

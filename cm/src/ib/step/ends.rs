@@ -2,7 +2,10 @@
 
 use heddle_base::Instant;
 use heddle_ib::cm::{Answered, Message};
-use heddle_types::{Agreed, ConnectFailure, DisconnectReason, Event, QpFate, Qpn, Transport, ib::RejReason, mpa::RtrConfig};
+use heddle_types::{
+    Agreed, ConnectFailure, DisconnectReason, Event, QpFate, Qpn, Transport, ib::RejReason,
+    mpa::RtrConfig,
+};
 
 use crate::ib::link::{Depths, IbLink};
 use crate::ib::state::{Effect, Effects, IbState};

@@ -5,7 +5,11 @@ use heddle_ib::CommId;
 use heddle_ib::cm::{Message, Req};
 use heddle_ib::ip_cm::{Header, Service};
 use heddle_tcp::{Addressing, Route};
-use heddle_types::{AcceptTerms, Awaited, CmId, ConnectFailure, ConnectTerms, DisconnectReason, Event, IbRefusal, ListenParams, ListenerId, ParamsError, PeerDepths, Protocol, QpFate, Qpn, Request, RequestError, Transport, mpa::Depth};
+use heddle_types::{
+    AcceptTerms, Awaited, CmId, ConnectFailure, ConnectTerms, DisconnectReason, Event, IbRefusal,
+    ListenParams, ListenerId, ParamsError, PeerDepths, Protocol, QpFate, Qpn, Request,
+    RequestError, Transport, mpa::Depth,
+};
 
 use crate::infiniband::world::*;
 

@@ -5,7 +5,10 @@
 use std::time::Duration;
 
 use heddle_cm::gateway::{Gateway, GatewayAction, GatewayRule};
-use heddle_types::{AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, IbRefusal, ListenParams, ListenerId, PeerDepths, Protocol, Request, Transport, mpa::Depth};
+use heddle_types::{
+    AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, IbRefusal, ListenParams, ListenerId,
+    PeerDepths, Protocol, Request, Transport, mpa::Depth,
+};
 
 use crate::infiniband::world::*;
 

@@ -6,7 +6,10 @@ use heddle_cm::*;
 use heddle_ib::CommId;
 use heddle_ib::cm::*;
 use heddle_ib::roce::UdRepr;
-use heddle_types::{Awaited, CmId, ConnectFailure, ConnectTerms, Event, Protocol, Request, RequestError, WorkerId, ib::RejReason};
+use heddle_types::{
+    Awaited, CmId, ConnectFailure, ConnectTerms, Event, Protocol, Request, RequestError, WorkerId,
+    ib::RejReason,
+};
 
 use crate::infiniband::refusals::{rej, req};
 use crate::infiniband::world::*;

@@ -3,7 +3,9 @@
 use heddle_cm::*;
 use heddle_ib::CommId;
 use heddle_ib::cm::{Message, Req};
-use heddle_types::{Awaited, CmId, ConnectFailure, DisconnectReason, Event, ListenParams, ListenerId, Request};
+use heddle_types::{
+    Awaited, CmId, ConnectFailure, DisconnectReason, Event, ListenParams, ListenerId, Request,
+};
 
 use crate::infiniband::refusals::req;
 use crate::infiniband::world::*;

@@ -6,7 +6,10 @@ use heddle_cm::*;
 use heddle_ib::CommId;
 use heddle_ib::cm::{Answered, Message, Rej, Req, Transport as IbTransport};
 use heddle_ib::ip_cm::{Ari, Service};
-use heddle_types::{CmId, ConnectFailure, Event, IbRefusal, QpFate, Qpn, Request, ib::{AriCode, RejReason}};
+use heddle_types::{
+    CmId, ConnectFailure, Event, IbRefusal, QpFate, Qpn, Request,
+    ib::{AriCode, RejReason},
+};
 
 use crate::infiniband::world::*;
 

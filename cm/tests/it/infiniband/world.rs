@@ -7,7 +7,10 @@ use heddle_cm::*;
 use heddle_ib::cm::{Mad, Message};
 use heddle_ib::roce::{UdPacket, UdRepr};
 use heddle_tcp::{Addressing, Cidr};
-use heddle_types::{AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Pd, Protocol, QpSpec, Qpn, Request, RequestError, WorkerId};
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Pd, Protocol, QpSpec,
+    Qpn, Request, RequestError, WorkerId,
+};
 
 pub(crate) const APP: AppId = AppId(1);
 pub(crate) const W: WorkerId = WorkerId(0);

@@ -11,7 +11,10 @@ use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{MemRange, Memory};
 use heddle_rnic::{Event as RnicEvent, Offload, Order, Report, Rnic, TxSink};
 use heddle_tcp::{Addressing, Cidr, ConnId};
-use heddle_types::{AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Request, RequestError, RnicError, WorkerId, mpa::Revision};
+use heddle_types::{
+    AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Request, RequestError, RnicError,
+    WorkerId, mpa::Revision,
+};
 
 use super::{Frame, rnic};
 

@@ -1,6 +1,9 @@
 use super::{Framing, Gathered, Negotiated, Role, stated};
 use crate::mpa::frame::{Enhanced, Frame, Kind};
-use heddle_types::{TermCode, mpa::{ConfigError, CrcPolicy, Depths, Revision, Rtr, RtrSet, StartupError}};
+use heddle_types::{
+    TermCode,
+    mpa::{ConfigError, CrcPolicy, Depths, Revision, Rtr, RtrSet, StartupError},
+};
 
 /// The settings of an initiator.
 #[derive(Clone, Copy, Debug)]

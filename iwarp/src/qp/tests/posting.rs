@@ -3,7 +3,9 @@
 
 use super::pair::BASE;
 use super::*;
-use heddle_types::{Cqe, CqeStatus, Data, SendOp, Sge, TermCode, check_recv, check_send, wr::MAX_MESSAGE};
+use heddle_types::{
+    Cqe, CqeStatus, Data, SendOp, Sge, TermCode, check_recv, check_send, wr::MAX_MESSAGE,
+};
 
 const STAG: Stag = Stag(1);
 

@@ -6,7 +6,10 @@ use super::*;
 use crate::ddp::{DdpHeader, Qn};
 use crate::mpa::decode::{Framing, decode};
 use crate::rdmap::{Opcode, ReadRequest};
-use heddle_types::{Cqe, SendOp, TermCode, mpa::{Rtr, RtrSet}};
+use heddle_types::{
+    Cqe, SendOp, TermCode,
+    mpa::{Rtr, RtrSet},
+};
 
 const ALL: [Rtr; 3] = [Rtr::Write, Rtr::Read, Rtr::Send];
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use heddle_base::Random;
 use heddle_iwarp::mr::Kind;
 use heddle_iwarp::{MrAttr, QpConfig};
-use heddle_types::{Access, MrError, Pd, Qpn, Stag, mpa::{RtrConfig, RtrSet}};
+use heddle_types::{
+    Access, MrError, Pd, Qpn, Stag,
+    mpa::{RtrConfig, RtrSet},
+};
 
 use crate::programs::derived::{Derived, Phase};
 use crate::programs::program::{Plan, StreamPlan};

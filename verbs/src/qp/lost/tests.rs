@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use heddle_base::sync::atomic::{Ordering, fence};
 use heddle_iwarp::Retired;
-use heddle_types::{AppId, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag};
+use heddle_types::{
+    AppId, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
+    Stag,
+};
 
 use crate::cq::Cq;
 use crate::limits::count::Count;

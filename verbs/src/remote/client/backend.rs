@@ -4,7 +4,10 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use heddle_socket::FaultKind;
-use heddle_types::{AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, ListenerId, Pd, QpFate, Qpn, RequestError};
+use heddle_types::{
+    AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, ListenerId, Pd, QpFate, Qpn,
+    RequestError,
+};
 
 use super::handles::RemoteStretch;
 use super::{Remote, confused, link, lock};

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Weak;
 
-use heddle_types::{CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate, Qpn};
+use heddle_types::{
+    CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate, Qpn,
+};
 
 use crate::cq::WeakCq;
 use crate::device::{DeviceEvent, DeviceEvents, WeakEvents};

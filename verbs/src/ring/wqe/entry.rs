@@ -1,6 +1,9 @@
 //! The private copy of an entry, and the values read from the copy.
 
-use heddle_types::{Access, Bind, Data, Sge, Stag, wr::{MAX_INLINE, MAX_SGES}};
+use heddle_types::{
+    Access, Bind, Data, Sge, Stag,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 
 use super::{BlockRing, Broken, MAX_BLOCKS, MAX_WORDS, high32, low_usize, low8, low32};
 use crate::ring::layout::{BLOCK, flag};
