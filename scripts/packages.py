@@ -9,7 +9,8 @@ LIB = pathlib.Path(__file__).resolve().parent / "lib.sh"
 
 def _ask(function, packages):
     # The messages begin with the name of the calling script.
-    if subprocess.run(["bash", "-c", f'. {LIB}; {function} "$@"', sys.argv[0], *packages], check=False).returncode:
+    if subprocess.run(["bash", "-c", f'. {LIB}; {function} "$@"', sys.argv[0], *packages],
+                      check=False).returncode:
         sys.exit(1)
 
 

@@ -53,7 +53,8 @@ WRONG = [
     ("a fixed key", lambda text: text.replace("frames = 4096", "frames = 8192")),
     ("an address that is not ours", lambda text: text.replace(f'"{OURS}:7176"', '"10.9.9.9:7176"')),
     ("a service there is not", lambda text: text.replace('"sink"', '"drain"')),
-    ("a service twice", lambda text: text + f'[[listen]]\naddress = "{OURS}:7176"\nservice = "sink"\n'),
+    ("a service twice",
+     lambda text: text + f'[[listen]]\naddress = "{OURS}:7176"\nservice = "sink"\n'),
     ("nothing", lambda _text: ""),
 ]
 
@@ -66,7 +67,8 @@ def reload(course, side, seed):
     with side.control() as c:
         while course.pause(rng.uniform(0.5, 2)):
             ports = rng.sample(range(7200, 7220), rng.randrange(6))
-            listen = [(port, rng.choice(("sink", "rping", "ucmatose", "rdma_server"))) for port in ports]
+            listen = [(port, rng.choice(("sink", "rping", "ucmatose", "rdma_server")))
+                      for port in ports]
             level = rng.choice(("error", "warn", "info", "info", "debug"))
             more = rng.choice(("", "[shutdown]\ndeadline = \"2s\"\n", "[mpa]\ncrc = false\n"))
             text = side.config(level, rng.random() < 0.5, listen, more)
@@ -141,8 +143,10 @@ def abuse(course, side, seed):
         s.sendall(b'{"v":1,"id":1,"op":"sta')
 
     def nonsense(s):
-        for call in ({"v": 9, "id": 1, "op": "status"}, {"v": 1, "id": -1, "op": "status"}, {"v": 1, "id": 1},
-                     {"v": 1, "id": 1, "op": "conn-kill", "args": {"conn": "all"}}, [], {"op": [[[[[]]]]]}):
+        for call in ({"v": 9, "id": 1, "op": "status"}, {"v": 1, "id": -1, "op": "status"},
+                     {"v": 1, "id": 1},
+                     {"v": 1, "id": 1, "op": "conn-kill", "args": {"conn": "all"}},
+                     [], {"op": [[[[[]]]]]}):
             s.sendall(json.dumps(call).encode() + b"\n")
 
     def descriptors(s):
@@ -171,7 +175,8 @@ def abuse(course, side, seed):
                 return
         course.fail("a client that reads nothing was not dropped within 20 s")
 
-    ways = [garbage, garbage, long_line, half_line, nonsense, descriptors, half_a_device, slow_reader]
+    ways = [garbage, garbage, long_line, half_line, nonsense, descriptors, half_a_device,
+            slow_reader]
     while course.pause(rng.uniform(0.2, 1)):
         s = connect()
         try:

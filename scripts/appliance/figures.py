@@ -70,7 +70,8 @@ class Bed:
         c = self.run(self.p, "--memory", "1", "--queues", "128", what, at)
         until = time.monotonic() + 20
         with self.p.control() as control:
-            while not any(n["address"] == at and n["state"] == "listening" for n in control.ask("status")["listeners"]):
+            while not any(n["address"] == at and n["state"] == "listening"
+                          for n in control.ask("status")["listeners"]):
                 if time.monotonic() > until:
                     sys.exit(f"nobody listens at {at}")
                 time.sleep(0.05)
@@ -89,7 +90,8 @@ class Bed:
         """Waits until both appliances hold nothing of any program."""
         until = time.monotonic() + 30
         for side in (self.a, self.p):
-            while (g := gauges(scrape(side.metrics))).get("heddle_applications") != 1 or g.get("heddle_connections"):
+            while ((g := gauges(scrape(side.metrics))).get("heddle_applications") != 1
+                   or g.get("heddle_connections")):
                 if time.monotonic() > until:
                     sys.exit(f"not quiet: {g}")
                 time.sleep(0.1)
@@ -98,8 +100,9 @@ class Bed:
         """Returns the Gbit/s of a program that writes."""
         with tempfile.NamedTemporaryFile(suffix=".json") as f:
             subprocess.run(
-                (self.heddle, "bench", "--connect", f"{lab.PEERS}:7175", "--socket", self.a.socket, "--op", "write",
-                 "--size", "64K", "--duration", f"{seconds}s", "--quiet", "--json", f.name),
+                (self.heddle, "bench", "--connect", f"{lab.PEERS}:7175", "--socket", self.a.socket,
+                 "--op", "write", "--size", "64K", "--duration", f"{seconds}s", "--quiet", "--json",
+                 f.name),
                 check=True, stdout=subprocess.DEVNULL)
             return json.load(f)
 
@@ -107,7 +110,8 @@ class Bed:
 def connects(bed, rounds):
     rates = []
     for _ in range(rounds):
-        child = bed.run(bed.a, "--queues", "64", "make", f"{lab.PEERS}:9100", "--connections", "1000")
+        child = bed.run(bed.a, "--queues", "64", "make", f"{lab.PEERS}:9100", "--connections",
+                        "1000")
         said, _ = child.communicate()
         bed.children.remove(child)
         done = json.loads(said.splitlines()[-1])
@@ -125,7 +129,8 @@ def memory(bed, counts):
             at = f"{lab.PEERS}:{9101 + n}"
             children.append(bed.serve("accept", at))
             some = str(min(EACH, count - first))
-            children.append(bed.run(bed.a, "--memory", "1", "--queues", "128", "hold", at, "--connections", some))
+            children.append(bed.run(bed.a, "--memory", "1", "--queues", "128", "hold", at,
+                                    "--connections", some))
         if count:
             until = time.monotonic() + 120
             while gauges(scrape(bed.a.metrics)).get("heddle_connections", 0) < count:
@@ -185,7 +190,8 @@ def rate_of(report):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--rounds", type=int, default=9)
     p.add_argument("--conns", default="1000,10000")
     args = p.parse_args()
@@ -204,7 +210,8 @@ def victims(bed):
     """Runs programs with a connection, and kills one each 100 ms."""
     def act(stop):
         while not stop.is_set():
-            c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100", "--connections", "1")
+            c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100",
+                        "--connections", "1")
             stop.wait(0.1)
             bed.end(c)
     return act
@@ -213,7 +220,8 @@ def victims(bed):
 def alive(bed):
     """Runs the same program without killing it."""
     def act(stop):
-        c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100", "--connections", "1")
+        c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100",
+                    "--connections", "1")
         stop.wait()
         bed.end(c)
     return act
@@ -239,19 +247,24 @@ def report(bed, rounds, counts):
     print(f"killed       {spread(took, '{:.0f}')} ms until all it had is gone", flush=True)
     there = alive(bed)
     for name, what, (one, other, ratios) in (
-            ("others", "one killed each 100 ms to none killed", paired(bed, rounds, victims(bed), there)),
-            ("asked", "asked without a pause to not asked", paired(bed, rounds, asking(bed, asked := [])))):
-        print(f"{name:12} {spread(ratios)} of the goodput ({spread(one)} to {spread(other)} Gbit/s): {what}", flush=True)
+            ("others", "one killed each 100 ms to none killed",
+             paired(bed, rounds, victims(bed), there)),
+            ("asked", "asked without a pause to not asked",
+             paired(bed, rounds, asking(bed, asked := [])))):
+        print(f"{name:12} {spread(ratios)} of the goodput ({spread(one)} to {spread(other)} "
+              f"Gbit/s): {what}", flush=True)
     print(f"             ({len(asked)} times stats, conns and metrics in {2.5 * rounds:.0f} s)")
     bed.end_all()
     rows = memory(bed, counts)
-    print("\nKiB of each side: of its own (RssAnon), and of that for a connection; shared with programs (RssShmem), which "
-          "\nis what they asked for when they opened their devices, however many connections they have")
+    print("\nKiB of each side: of its own (RssAnon), and of that for a connection; shared with "
+          "programs (RssShmem), which \nis what they asked for when they opened their devices, "
+          "however many connections they have")
     _, a0, p0 = rows[0]
     for count, a, p in rows:
         for side, now, then in (("active", a, a0), ("passive", p, p0)):
             each = f"{(now['rssanon'] - then['rssanon']) / count:.2f}" if count else "-"
-            print(f"memory       {count:6} {side:8} {now['rssanon']:8} {each:>8} {now['rssshmem']:8}", flush=True)
+            print(f"memory       {count:6} {side:8} {now['rssanon']:8} {each:>8} "
+                  f"{now['rssshmem']:8}", flush=True)
 
 
 if __name__ == "__main__":

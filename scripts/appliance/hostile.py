@@ -48,14 +48,16 @@ def checksum(data):
 
 
 def ip(protocol, source, target, payload, ident=0, fragment=0):
-    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), ident, fragment, 64, protocol, 0,
-                       socket.inet_aton(source), socket.inet_aton(target))
+    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), ident, fragment, 64, protocol,
+                       0, socket.inet_aton(source), socket.inet_aton(target))
     return head[:10] + struct.pack(">H", checksum(head)) + head[12:] + payload
 
 
 def tcp(source, target, ports, seq, ack, flags, payload=b"", options=b""):
-    head = struct.pack(">HHIIBBHHH", *ports, seq, ack, (5 + len(options) // 4) << 4, flags, 65535, 0, 0) + options
-    pseudo = socket.inet_aton(source) + socket.inet_aton(target) + struct.pack(">HH", 6, len(head) + len(payload))
+    head = struct.pack(">HHIIBBHHH", *ports, seq, ack, (5 + len(options) // 4) << 4, flags,
+                       65535, 0, 0) + options
+    pseudo = (socket.inet_aton(source) + socket.inet_aton(target)
+              + struct.pack(">HH", 6, len(head) + len(payload)))
     total = checksum(pseudo + head + payload)
     return ip(6, source, target, head[:16] + struct.pack(">H", total) + head[18:] + payload)
 
@@ -103,14 +105,15 @@ class Frames:
 
     def run(self):
         rng = self.rng
-        ways = [self.noise, self.noise_in_ip, self.syns, self.segments, self.arp, self.icmp, self.fragments,
-                self.datagrams, self.overheard]
+        ways = [self.noise, self.noise_in_ip, self.syns, self.segments, self.arp, self.icmp,
+                self.fragments, self.datagrams, self.overheard]
         while self.course.pause(rng.uniform(0.1, 0.5)):
             rng.choice(ways)()
 
     def noise(self):
         for _ in range(50):
-            self.send(self.rng.randbytes(self.rng.randrange(1, 1500)), self.rng.choice((ETH_IP, ETH_ARP, 0x86DD, 0x8100, 0x8906)))
+            self.send(self.rng.randbytes(self.rng.randrange(1, 1500)),
+                      self.rng.choice((ETH_IP, ETH_ARP, 0x86DD, 0x8100, 0x8906)))
 
     def noise_in_ip(self):
         for _ in range(50):
@@ -123,7 +126,8 @@ class Frames:
         for _ in range(self.rng.randrange(50, 600)):
             options = b"\x02\x04\x05\xb4" if self.rng.random() < 0.9 else self.rng.randbytes(8)
             ports = (self.rng.randrange(1, 65536), port)
-            self.send(tcp(self.nobody(), OURS, ports, self.rng.randrange(1 << 32), 0, 2, b"", options))
+            self.send(tcp(self.nobody(), OURS, ports, self.rng.randrange(1 << 32), 0, 2, b"",
+                          options))
 
     def segments(self):
         """Sends segments of absent connections, with any flags."""
@@ -140,12 +144,14 @@ class Frames:
             whom = socket.inet_aton(self.rng.choice((OURS, GUEST, self.nobody())))
             op = self.rng.choice((1, 2))
             target = self.rng.choice((None, b"\xff" * 6))
-            self.send(struct.pack(">HHBBH6s4s6s4s", 1, ETH_IP, 6, 4, op, mac, who, bytes(6), whom), ETH_ARP, target)
+            self.send(struct.pack(">HHBBH6s4s6s4s", 1, ETH_IP, 6, 4, op, mac, who, bytes(6), whom),
+                      ETH_ARP, target)
 
     def icmp(self):
         for _ in range(100):
             kind = self.rng.choice((8, 8, 3, 5, 11, 13))
-            body = struct.pack(">BBHI", kind, self.rng.randrange(16), 0, self.rng.randrange(1 << 32))
+            body = struct.pack(">BBHI", kind, self.rng.randrange(16), 0,
+                               self.rng.randrange(1 << 32))
             body += self.rng.randbytes(self.rng.randrange(0, 1000))
             if self.rng.random() < 0.8:
                 body = body[:2] + struct.pack(">H", checksum(body)) + body[4:]
@@ -163,7 +169,8 @@ class Frames:
         for _ in range(50):
             port = self.rng.choice((4791, 4791, self.rng.randrange(65536)))
             opcode = self.rng.choice((0x64, self.rng.randrange(256)))
-            bth = bytes((opcode, 0x40)) + b"\xff\xff" + struct.pack(">II", 1, self.rng.randrange(1 << 24))
+            bth = (bytes((opcode, 0x40)) + b"\xff\xff"
+                   + struct.pack(">II", 1, self.rng.randrange(1 << 24)))
             body = bth + self.rng.randbytes(self.rng.choice((8 + 256 + 4, self.rng.randrange(400))))
             self.send(udp(self.nobody(), OURS, (self.rng.randrange(1024, 65536), port), body))
 
@@ -205,13 +212,15 @@ class Peers:
         self.course, self.rng = course, random.Random(f"peers {seed} {number}")
 
     def run(self):
-        ways = [self.noise, self.half, self.bad_requests, self.bad_fpdus, self.bad_ddp, self.silent, self.drip,
-                self.reset, self.at_guest]
+        ways = [self.noise, self.half, self.bad_requests, self.bad_fpdus, self.bad_ddp, self.silent,
+                self.drip, self.reset, self.at_guest]
         while self.course.pause(self.rng.uniform(0.1, 0.8)):
             way = self.rng.choice(ways)
-            host, port = (GUEST, 7180) if way == self.at_guest else (OURS, self.rng.choice(SERVICES))
+            host, port = ((GUEST, 7180) if way == self.at_guest
+                          else (OURS, self.rng.choice(SERVICES)))
             try:
-                with socket.create_connection((host, port), timeout=3, source_address=(STRANGER, 0)) as s:
+                with socket.create_connection((host, port), timeout=3,
+                                              source_address=(STRANGER, 0)) as s:
                     s.settimeout(2)
                     way(s)
                 self.course.count("hostile connections")
@@ -272,10 +281,10 @@ class Peers:
         for _ in range(rng.randrange(1, 4)):
             s.sendall(fpdu(rng.choice((
                 rng.randbytes(rng.randrange(1, 200)),
-                struct.pack(">BBIQ", 0xC1, 0x40, rng.randrange(1 << 32), rng.randrange(1 << 48)) + b"y" * 64,
-                self.send_of(b"z" * 50, rng.randrange(1 << 32)),
-                struct.pack(">BBIIIIIQIIQ", 0x41, 0x41, 0, 1, 1, 0, rng.randrange(1 << 32), 0, rng.randrange(1 << 31),
-                            rng.randrange(1 << 32), rng.randrange(1 << 48)),
+                struct.pack(">BBIQ", 0xC1, 0x40, rng.randrange(1 << 32), rng.randrange(1 << 48))
+                + b"y" * 64, self.send_of(b"z" * 50, rng.randrange(1 << 32)),
+                struct.pack(">BBIIIIIQIIQ", 0x41, 0x41, 0, 1, 1, 0, rng.randrange(1 << 32), 0,
+                            rng.randrange(1 << 31), rng.randrange(1 << 32), rng.randrange(1 << 48)),
             ))))
         s.recv(2048)
 
@@ -316,7 +325,8 @@ class Mads:
     is one that Linux sent once, with other addresses and numbers."""
 
     # Offsets in a datagram, from its IPv4 header on; the message of the CM begins at 72.
-    TRANSACTION, ATTRIBUTE, LOCAL, REMOTE, SERVICE_PORT, QPN, RESPONSE = 56, 64, 72, 76, 86, 104, 119
+    (TRANSACTION, ATTRIBUTE, LOCAL, REMOTE, SERVICE_PORT, QPN, RESPONSE) = (
+        56, 64, 72, 76, 86, 104, 119)
     # Offsets of the queue pair in a REP, and of the queue pair that a DREQ names.
     REP_QPN, DREQ_QPN = 84, 80
     ADDRESSES = ((12, 16), (140, 156), (228, 244))
@@ -327,7 +337,8 @@ class Mads:
         self.frames = Frames(course, f"mads {seed}", mac)
         data = os.path.join(ROOT, "ib", "tests", "data")
         self.messages = {}
-        for name, kind in (("01-req", self.REQ), ("11-rep", self.REP), ("12-rtu", self.RTU), ("13-dreq", self.DREQ)):
+        for name, kind in (("01-req", self.REQ), ("11-rep", self.REP), ("12-rtu", self.RTU),
+                           ("13-dreq", self.DREQ)):
             with open(os.path.join(data, f"rxe-{name}.hex")) as f:
                 self.messages[kind] = bytes.fromhex("".join(f.read().split()))[:-4]
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -338,7 +349,8 @@ class Mads:
         """Returns a message without its ICRC. `seed` is the number of the transaction."""
         d = bytearray(self.messages.get(kind, self.messages[self.RTU]))
         d[self.ATTRIBUTE:self.ATTRIBUTE + 2] = struct.pack(">H", kind)
-        d[self.TRANSACTION:self.TRANSACTION + 8] = struct.pack(">Q", seed or self.rng.randrange(1, 1 << 64))
+        d[self.TRANSACTION:self.TRANSACTION + 8] = struct.pack(
+            ">Q", seed or self.rng.randrange(1, 1 << 64))
         d[self.LOCAL:self.LOCAL + 4] = struct.pack(">I", local)
         if kind == self.REQ:
             # Announce an answer within 0.27 s, so that a flood holds its resources for a shorter
@@ -351,7 +363,8 @@ class Mads:
             d[self.REMOTE:self.REMOTE + 4] = struct.pack(">I", remote)
             pairs = self.ADDRESSES[:1]
         for ours, theirs in pairs:
-            d[ours:ours + 4], d[theirs:theirs + 4] = socket.inet_aton(source), socket.inet_aton(OURS)
+            (d[ours:ours + 4], d[theirs:theirs + 4]) = (
+                socket.inet_aton(source), socket.inet_aton(OURS))
         return d
 
     def send(self, datagram):
@@ -432,7 +445,8 @@ class Mads:
         """Sends messages with some bytes changed, or cut short, or longer."""
         for _ in range(50):
             kind = self.rng.choice((*self.messages, self.REQ, self.rng.randrange(0x20)))
-            d = self.message(kind, self.number(), self.rng.randrange(1 << 32), port=self.rng.choice((CMTIME, TO_IWARP)))
+            d = self.message(kind, self.number(), self.rng.randrange(1 << 32),
+                             port=self.rng.choice((CMTIME, TO_IWARP)))
             for _ in range(self.rng.randrange(1, 5)):
                 d[self.rng.randrange(28, len(d))] = self.rng.randrange(256)
             if self.rng.random() < 0.2:
@@ -444,7 +458,8 @@ class Mads:
     def noise(self):
         """Sends messages for absent connections."""
         for _ in range(50):
-            kind = self.rng.choice((0x01, 0x11, 0x12, self.REP, self.RTU, self.DREQ, self.DREP, 0x17, 0x18, 0x19, 0x1A))
+            kind = self.rng.choice((0x01, 0x11, 0x12, self.REP, self.RTU, self.DREQ, self.DREP,
+                                    0x17, 0x18, 0x19, 0x1A))
             self.send(self.message(kind, self.rng.randrange(1 << 32), self.rng.randrange(1 << 32)))
 
     def again(self):

@@ -109,7 +109,8 @@ class Appliance:
         services = [(7174, "rping"), (7175, "perf"), (7176, "sink"), *listen]
         addresses = [f'"{self.ours[0]}/24"'] + ([f'"{GUEST}/24"'] if guest else [])
         text = self.more + more + BASE.format(
-            level=level, limits=self.limits, socket=self.socket, metrics=self.metrics, lcores=self.lcores, side=self.side,
+            level=level, limits=self.limits, socket=self.socket, metrics=self.metrics,
+            lcores=self.lcores, side=self.side,
             addresses=", ".join(addresses), second=self.ours[1])
         listeners = [(f"{self.ours[0]}:{port}", service) for port, service in services]
         if guest:

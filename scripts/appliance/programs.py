@@ -34,7 +34,8 @@ class Program:
 
     def start(self):
         with open(self.out, "w") as out, open(self.err, "a") as err:
-            self.child = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            self.child = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=out,
+                                          stderr=err)
         return self
 
     def errors(self):
@@ -66,7 +67,8 @@ class Cast:
 
     def program(self, name, side, *args):
         # All programs have one user, and share that user's limits.
-        command = (self.exchange, "--socket", side.socket, "--name", name, "--memory", "16", "--queues", "4", *args)
+        command = (self.exchange, "--socket", side.socket, "--name", name, "--memory", "16",
+                   "--queues", "4", *args)
         return Program(self.course, self.out, name, command)
 
     def start(self):
@@ -86,7 +88,8 @@ class Cast:
         clients = [
             self.program("client-a", a, "connect", f"{PEERS}:9002", *stay),
             self.program("client-p", p, "connect", f"{OURS}:9001", *stay),
-            self.program("changing-a", a, "connect", f"{PEERS2}:9003", *come_and_go, "--own-memory"),
+            self.program("changing-a", a, "connect", f"{PEERS2}:9003", *come_and_go,
+                         "--own-memory"),
             self.program("changing-p", p, "connect", f"{OURS}:9001", *come_and_go),
         ]
         self.steady = servers + [c.start() for c in clients]
@@ -95,7 +98,8 @@ class Cast:
         until = time.monotonic() + 20
         with side.control() as c:
             while True:
-                there = {l["address"] for l in c.ask("status")["listeners"] if l["state"] == "listening"}
+                there = {l["address"] for l in c.ask("status")["listeners"]
+                         if l["state"] == "listening"}
                 if there.issuperset(addresses):
                     return
                 if time.monotonic() > until:
@@ -147,7 +151,8 @@ class Cast:
     def kill_one(self, control, victim):
         pid = victim.child.pid
         if victim.child.poll() is not None:
-            self.course.fail(f"{victim.name} has ended with {victim.child.returncode}: {victim.errors()}")
+            self.course.fail(
+                f"{victim.name} has ended with {victim.child.returncode}: {victim.errors()}")
             return
         had = [c for c in control.ask("status")["clients"] if c["pid"] == pid]
         victim.child.kill()
@@ -163,7 +168,8 @@ class Cast:
                 # The machine stood still, so the appliance did not have its second.
                 since, busy = time.monotonic(), Control.busy
             if took > GONE:
-                self.course.fail(f"{victim.name} was killed {took:.2f} s ago, and there is still {left}")
+                self.course.fail(
+                    f"{victim.name} was killed {took:.2f} s ago, and there is still {left}")
                 return
             time.sleep(0.01)
         self.course.took("a killed program's things gone", took)
@@ -190,7 +196,8 @@ class Cast:
         while self.course.pause(rng.uniform(3, 6)):
             side, at = rng.choice(sides)
             if rng.random() < 0.4:
-                args = ("rping", "-c", "-V", "-a", at, "-C", "60", "-S", str(rng.randint(16, 60000)))
+                args = ("rping", "-c", "-V", "-a", at, "-C", "60", "-S",
+                        str(rng.randint(16, 60000)))
             else:
                 args = ("bench", "--connect", f"{at}:7175", "--inline", "--verify", "--quiet",
                         "--iters", "200", "--qps", "2", "--seed", str(rng.randrange(1 << 30)),
@@ -199,10 +206,12 @@ class Cast:
                                   capture_output=True, text=True, timeout=120)
             # A client that was still in its start-up is reset.
             gone = any(f"{how} by the peer" in done.stderr for how in ("refused", "reset"))
-            if done.returncode and at == OURS and gone and time.monotonic() - self.course.anew < ANEW:
+            if (done.returncode and at == OURS and gone
+                    and time.monotonic() - self.course.anew < ANEW):
                 self.course.count("clients refused while listeners were made anew")
             elif done.returncode:
-                self.course.fail(f"{' '.join(args)}: status {done.returncode}: {done.stderr.strip()}")
+                self.course.fail(
+                    f"{' '.join(args)}: status {done.returncode}: {done.stderr.strip()}")
             self.course.count(f"runs of heddle {args[0]}")
 
     def end(self):

@@ -10,11 +10,14 @@ def progress(seconds, share, course, cast, watch, side):
     figures = side.figures()
     gauges = {n: v[-1] for n, v in watch.series[side.side].items() if v}
     kills, files = course.counts["programs killed"], course.counts["files reloaded"]
-    return (f"{seconds:5.0f} s, {share:3.0f} % of a processor; {messages} messages, {kills} killed, {files} files, "
-            f"{course.counts['hostile frames']} frames, "
-            f"{course.counts['hostile connections'] + course.counts['hostile connections cut off']} hostile peers, {course.counts['hostile tenants']} tenants; "
+    counts = course.counts
+    peers = counts["hostile connections"] + counts["hostile connections cut off"]
+    return (f"{seconds:5.0f} s, {share:3.0f} % of a processor; {messages} messages, "
+            f"{kills} killed, {files} files, {counts['hostile frames']} frames, "
+            f"{peers} hostile peers, {counts['hostile tenants']} tenants; "
             f"anon {figures['rssanon']} KiB, fds {figures['fds']}, "
-            f"conns {gauges.get('heddle_connections', '-')}, STags {gauges.get('heddle_registrations', '-')}")
+            f"conns {gauges.get('heddle_connections', '-')}, "
+            f"STags {gauges.get('heddle_registrations', '-')}")
 
 
 def pauses(totals):
@@ -39,16 +42,20 @@ def table(took, share, seed, course, cast, tenants, watch, before, after, counte
     lines += [f"    {n:>12}  {attack}" for attack, n in sorted(tenants.attacks.items())]
     lines += ["", "  what was done:"]
     lines += [f"    {n:>12}  {what}" for what, n in sorted(course.counts.items())]
-    lines += [f"    {1000 * s:>9.0f} ms  {what}, at the longest" for what, s in sorted(course.longest.items())]
+    lines += [f"    {1000 * s:>9.0f} ms  {what}, at the longest"
+              for what, s in sorted(course.longest.items())]
     for side, series in watch.series.items():
-        lines += ["", f"  appliance {side}: before, least and greatest of the second and of the last tenth, after"]
+        lines += ["", f"  appliance {side}: before, least and greatest of the second and of the "
+                  "last tenth, after"]
         for name, v in series.items():
             if len(v) < 10:
                 continue
             second, last = v[len(v) // 10:len(v) // 5], v[len(v) * 9 // 10:]
-            lines.append(f"    {name:30} {before[side].get(name):>10} {min(second):>10} {max(second):>10} "
-                         f"{min(last):>10} {max(last):>10} {after[side].get(name):>10}")
+            lines.append(
+                f"    {name:30} {before[side].get(name):>10} {min(second):>10} {max(second):>10} "
+                f"{min(last):>10} {max(last):>10} {after[side].get(name):>10}")
     wanted = [n for n in sorted(counters) if n.endswith("_total") and counters[n]]
     lines += ["", "  counters of the appliance under test that are not 0:"]
-    lines += [f"    {int(counters[n]):>14}  {n.removeprefix('heddle_').removesuffix('_total')}" for n in wanted]
+    lines += [f"    {int(counters[n]):>14}  {n.removeprefix('heddle_').removesuffix('_total')}"
+              for n in wanted]
     return "\n".join(lines)

@@ -33,7 +33,8 @@ def enter(script, *more):
     if not all(env.get(variable) for variable, _, _ in programs):
         packages.need_build()
         # A single cargo builds the common parts only once.
-        build = ("cargo", "build", "--quiet", "--release", *(word for _, _, what in programs for word in what))
+        build = ("cargo", "build", "--quiet", "--release",
+                 *(word for _, _, what in programs for word in what))
         if subprocess.run(build, cwd=ROOT).returncode:
             sys.exit(f"{name}: it does not build")
     target = env.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")

@@ -61,16 +61,20 @@ class Tenants:
 
     def command(self, *args):
         socket = os.path.join("/mnt/out", os.path.basename(self.side.socket))
-        services = [arg for port in (7174, 7175, 7176, CMTIME) for arg in ("--forbidden", f"{OURS}:{port}")]
-        return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "/mnt/tenant", "--socket", socket,
-                "--service", f"{PEERS}:7176", "--nobody", NOBODY, "--own", f"{OURS}:{OWN}", *services, *args)
+        services = [arg for port in (7174, 7175, 7176, CMTIME)
+                    for arg in ("--forbidden", f"{OURS}:{port}")]
+        return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "/mnt/tenant",
+                "--socket", socket, "--service", f"{PEERS}:7176", "--nobody", NOBODY, "--own",
+                f"{OURS}:{OWN}", *services, *args)
 
     def measure(self):
         """Measures how much a tenant can get. The result is the same every time, unless the
         appliance has kept something of an earlier tenant."""
-        done = subprocess.run(self.command("--measure"), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(self.command("--measure"), capture_output=True, text=True,
+                              timeout=120)
         if done.returncode:
-            self.course.fail(f"the tenant that counts: status {done.returncode}: {done.stderr.strip()}")
+            self.course.fail(
+                f"the tenant that counts: status {done.returncode}: {done.stderr.strip()}")
             return
         most = json.loads(done.stdout)
         with self.side.control() as control:
@@ -78,7 +82,8 @@ class Tenants:
         if self.most is None:
             self.most = most
         elif most != self.most:
-            self.course.fail(f"a tenant could have {self.most} at the start, and {most} when all have left")
+            self.course.fail(
+                f"a tenant could have {self.most} at the start, and {most} when all have left")
 
     def run(self):
         with self.side.control() as control:
@@ -90,12 +95,14 @@ class Tenants:
         leaves = rng.random() < 0.3
         seconds = rng.uniform(1, 8)
         args = ("--seconds", f"{seconds:.1f}", "--seed", str(rng.randrange(1 << 30)))
-        program = Program(self.course, self.out, "tenant", self.command(*args, *(("--leave-behind",) if leaves else ())))
+        program = Program(self.course, self.out, "tenant",
+                          self.command(*args, *(("--leave-behind",) if leaves else ())))
         program.start()
         # An attack that has begun may last longer than the tenant is told to run.
         patience = rng.uniform(0, seconds) if rng.random() < 0.5 else seconds + 60
         until = time.monotonic() + patience
-        while (status := program.child.poll()) is None and time.monotonic() < until and self.course.pause(0.02):
+        while ((status := program.child.poll()) is None and time.monotonic() < until
+               and self.course.pause(0.02)):
             pass
         if status is None:
             program.child.kill()

@@ -60,7 +60,8 @@ class Repository:
         path.write_text(text)
 
     def check(self, *flags):
-        run = [sys.executable, SCRIPT, "--root", self.root, "--tests", self.root / "tests.txt", *flags]
+        run = [sys.executable, SCRIPT, "--root", self.root, "--tests", self.root / "tests.txt",
+               *flags]
         return subprocess.run(run, capture_output=True, text=True)
 
     def page(self):
@@ -164,7 +165,8 @@ class CheckConformance(unittest.TestCase):
 
     def test_data_path_by_id_and_not_by_the_beginning_of_a_number(self):
         self.ledger('data_path = ["2"]', 'data_path = ["1-1"]')
-        self.bad("rfc9999.toml: RFC9999-1-1: a rule of the data path, but none of its tests runs it")
+        self.bad(
+            "rfc9999.toml: RFC9999-1-1: a rule of the data path, but none of its tests runs it")
         text = GOOD.replace("RFC9999-1-1", "RFC9999-20-1")
         self.repo.put("docs/conformance/rfc9999.toml", text)
         self.repo.put("docs/conformance/ids/rfc9999.txt", IDS.replace("9-1-1", "9-20-1"))
@@ -233,7 +235,8 @@ class CheckConformance(unittest.TestCase):
     def test_draft_without_a_number_comes_behind_the_rfcs(self):
         self.repo.put("docs/conformance/ids/rpcrdma9.txt", "RPCRDMA9-B.1-1\n")
         self.repo.put("docs/conformance/rpcrdma9.toml",
-                      '[[requirement]]\nid = "RPCRDMA9-B.1-1"\nsays = "x"\ntests = ["p::tool::test_print"]\n')
+                      '[[requirement]]\nid = "RPCRDMA9-B.1-1"\nsays = "x"\n'
+                      'tests = ["p::tool::test_print"]\n')
         self.repo.check("--write")
         self.good()
         *_, rfc, draft = [l for l in self.repo.page().splitlines() if l.startswith("| ")]

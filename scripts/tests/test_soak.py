@@ -71,7 +71,8 @@ class Side:
     """An appliance that always shows the same."""
 
     def __init__(self, clients=(), listeners=(), conns=()):
-        self.shown = {"status": {"clients": clients, "listeners": listeners}, "conns": {"conns": conns}}
+        self.shown = {"status": {"clients": clients, "listeners": listeners},
+                      "conns": {"conns": conns}}
 
     def ask(self, op):
         return self.shown[op]
@@ -102,14 +103,16 @@ class Tenants(unittest.TestCase):
 
     def test_what_a_tenant_leaves_behind_is_a_fault(self):
         self.assertEqual(self.gone(), [])
-        self.assertEqual(self.gone(clients=[{"uid": 0}], listeners=[{"service": "sink"}], conns=[{"service": "rping"}]), [])
+        self.assertEqual(self.gone(clients=[{"uid": 0}], listeners=[{"service": "sink"}],
+                                   conns=[{"service": "rping"}]), [])
         self.assertIn("there is still", self.gone(clients=[{"uid": tenants.USER}])[0])
         self.assertIn("there is still", self.gone(listeners=[{"service": "hostile#7"}])[0])
         self.assertIn("there is still", self.gone(conns=[{"service": "hostile#7"}])[0])
 
     def test_less_for_a_tenant_than_at_the_start_is_a_fault(self):
         made = self.tenants(Side())
-        for most, faults in (({"queue pairs": 96}, 0), ({"queue pairs": 96}, 0), ({"queue pairs": 95}, 1)):
+        for most, faults in (({"queue pairs": 96}, 0), ({"queue pairs": 96}, 0),
+                             ({"queue pairs": 95}, 1)):
             done = unittest.mock.Mock(returncode=0, stdout=json.dumps(most))
             with unittest.mock.patch.object(tenants.subprocess, "run", return_value=done):
                 made.measure()
@@ -126,7 +129,8 @@ class Tenants(unittest.TestCase):
 class Report(unittest.TestCase):
     def test_pauses_are_those_of_clients(self):
         self.assertEqual(report.pauses({"messages": 3}).split(), ["-", "-"])
-        self.assertEqual(report.pauses({"pauses": 2, "longest_us": 126_400}).split(), ["2", "126", "ms"])
+        self.assertEqual(report.pauses({"pauses": 2, "longest_us": 126_400}).split(),
+                         ["2", "126", "ms"])
 
 
 class Hostile(unittest.TestCase):

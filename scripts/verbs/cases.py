@@ -75,7 +75,8 @@ def silent(run):
     """Returns a check that no log reports an error."""
     for name in ("client.log", "server.log"):
         text = run.text(name)
-        if found := re.search(r"^.*(error|fail|mismatch|corrupt|unable|couldn't).*$", text, re.MULTILINE | re.IGNORECASE):
+        if found := re.search(r"^.*(error|fail|mismatch|corrupt|unable|couldn't).*$", text,
+                              re.MULTILINE | re.IGNORECASE):
             return f"{name}: {found[0]}"
     return None
 
@@ -102,10 +103,12 @@ def pair(name, program, server=(), client=(), check=silent, runs=100, port="-p",
 def perftest(name, program, *options, quick=1):
     """Returns a case for a program of perftest. Its table must have a row with figures above 0."""
     def check(run):
-        rows = re.findall(r"^ *(\d+) +(\d+) +([\d.]+) +([\d.]+)", run.text("client.log"), re.MULTILINE)
+        rows = re.findall(r"^ *(\d+) +(\d+) +([\d.]+) +([\d.]+)", run.text("client.log"),
+                          re.MULTILINE)
         if not rows:
             return f"no row in the table:\n{run.text('client.log')[-1500:]}"
-        return None if all(float(row[3]) > 0 or float(row[2]) > 0 for row in rows) else f"a row of nothing: {rows}"
+        return (None if all(float(row[3]) > 0 or float(row[2]) > 0 for row in rows)
+                else f"a row of nothing: {rows}")
     # perftest compares the processor's clock with the system's, and gives up its report if these
     # once differ.
     return Case(f"{program}{name}", check=check, quick=quick, void=r"Correlation coefficient r\^2",
@@ -121,7 +124,8 @@ def make_file(run):
 
 
 def same_file(run):
-    return None if filecmp.cmp(run.place / "from", run.place / "to", shallow=False) else "the copy differs"
+    same = filecmp.cmp(run.place / "from", run.place / "to", shallow=False)
+    return None if same else "the copy differs"
 
 
 def sockets(name, server, client, **more):
@@ -140,14 +144,17 @@ def own_script(name):
 def migration(name, *options, quick=1):
     """Returns a case for QEMU's live migration. A script starts the QEMUs and compares the guest's
     memory."""
-    return Case(f"qemu-migrate{name}", runs=20, quick=quick, prepare=own_script("migrate.py"), anywhere=False,
-                client=lambda r: ["sh", "-c", f"cd {r.place} && exec python3 migrate.py {r.port} {' '.join(options)}"])
+    return Case(f"qemu-migrate{name}", runs=20, quick=quick, prepare=own_script("migrate.py"),
+                anywhere=False,
+                client=lambda r: ["sh", "-c",
+                                  f"cd {r.place} && exec python3 migrate.py {r.port} "
+                                  f"{' '.join(options)}"])
 
 
 # libiscsi's iSER moves at most 256 KiB by one command, and QEMU does not know that: blkdebug makes
 # it ask for less.
-ISCSI = ("driver=blkdebug,max-transfer=131072,image.driver=iscsi,image.transport=iser,image.portal=$portal,"
-         "image.target=iqn.heddle,image.lun=1,image.initiator-name=iqn.client")
+ISCSI = ("driver=blkdebug,max-transfer=131072,image.driver=iscsi,image.transport=iser,"
+         "image.portal=$portal,image.target=iqn.heddle,image.lun=1,image.initiator-name=iqn.client")
 # tgtd admits a client over iSER only if both its address and its name are bound to the target.
 ISER = f"""set -e
 admin() {{ tgtadm --lld iser --mode "$@" --tid 1; }}
@@ -167,7 +174,9 @@ def iser(run, command):
     """Returns a shell command line in the run's folder, with the settings for tgtd and its
     clients."""
     control = run.room.home / f"tgtd-{run.port}"
-    return ["sh", "-c", f"cd {run.place} && export TGT_IPC_SOCKET={control} portal={run.host}:{run.port}; {command}"]
+    return ["sh", "-c",
+            f"cd {run.place} && export TGT_IPC_SOCKET={control} portal={run.host}:{run.port}; "
+            f"{command}"]
 
 
 def make_disk(mib):
@@ -184,7 +193,8 @@ def make_disk(mib):
 
 
 def job(run):
-    return ["--name=job", "--ioengine=rdma", f"--port={run.port}", "--bs=64k", "--size=64m", "--iodepth=16"]
+    return ["--name=job", "--ioengine=rdma", f"--port={run.port}", "--bs=64k", "--size=64m",
+            "--iodepth=16"]
 
 
 SUITE = pathlib.Path(__file__).with_name("pyverbs_suite.py")
@@ -206,21 +216,24 @@ def all_pass(run):
     found = re.search(r"^Ran (\d+) tests in .*\n\nOK\s*\Z", text, re.MULTILINE)
     if not found:
         return f"the suite does not end in OK:\n{text[-2000:]}"
-    return None if int(found[1]) >= SUITE_TESTS else f"the suite ran {found[1]} tests of {SUITE_TESTS}"
+    enough = int(found[1]) >= SUITE_TESTS
+    return None if enough else f"the suite ran {found[1]} tests of {SUITE_TESTS}"
 
 
 def tcp(run, port=None):
     """Returns true if a program listens at a port of the kernel's own TCP: the case's port by
     default."""
-    return f":{port or run.port:04X} 00000000:0000 0A" in pathlib.Path("/proc/net/tcp").read_text() + \
-        pathlib.Path("/proc/net/tcp6").read_text().replace("00000000" * 4, "00000000")
+    return f":{port or run.port:04X} 00000000:0000 0A" in (
+        pathlib.Path("/proc/net/tcp").read_text()
+        + pathlib.Path("/proc/net/tcp6").read_text().replace("00000000" * 4, "00000000"))
 
 
 def pingpong(name, *options):
     """Returns a case for libfabric's own test. Its two ends also talk over the kernel's TCP."""
     return Case(f"fi_pingpong-{name}", listens=tcp, check=says("client.log", r"^1m +10 +=10 "),
                 server=lambda r: ["fi_pingpong", "-p", "verbs", "-B", str(r.port), "-c", *options],
-                client=lambda r: ["fi_pingpong", "-p", "verbs", "-P", str(r.port), "-c", *options, OWN])
+                client=lambda r: ["fi_pingpong", "-p", "verbs", "-P", str(r.port), "-c", *options,
+                                  OWN])
 
 
 def example(run, folder):
@@ -237,40 +250,51 @@ def mirror(server, client):
 
 
 ALL = [
-    Case("ibv_devices", client=lambda r: ["ibv_devices"], check=says("client.log", r"^\s+heddle0\s+[0-9a-f]{16}$")),
+    Case("ibv_devices", client=lambda r: ["ibv_devices"],
+         check=says("client.log", r"^\s+heddle0\s+[0-9a-f]{16}$")),
     Case("ibv_devinfo", client=lambda r: ["ibv_devinfo", "-v"],
-         check=says("client.log", r"transport:\s+iWARP", r"state:\s+PORT_ACTIVE", r"link_layer:\s+Ethernet",
-                    r"GID\[ *0\]:\s+(0000:){5}ffff:c633:6401", r"GID\[ *1\]:\s+(0000:){5}ffff:7f00:0001"), anywhere=False),
+         check=says("client.log", r"transport:\s+iWARP", r"state:\s+PORT_ACTIVE",
+                    r"link_layer:\s+Ethernet", r"GID\[ *0\]:\s+(0000:){5}ffff:c633:6401",
+                    r"GID\[ *1\]:\s+(0000:){5}ffff:7f00:0001"), anywhere=False),
     rping("", "-C", "10", "-V"),
     rping("-large", "-C", "100", "-V", "-S", "20000"),
     rping("-verbose", "-C", "5", "-v", "-V", check=says("client.log", r"ping data: rdma-ping-4")),
     pair("ucmatose", "ucmatose", check=says("client.log", r"return status 0")),
-    pair("ucmatose-many", "ucmatose", ("-c", "8", "-C", "50", "-S", "4000"), ("-c", "8", "-C", "50", "-S", "4000"),
+    pair("ucmatose-many", "ucmatose", ("-c", "8", "-C", "50", "-S", "4000"),
+         ("-c", "8", "-C", "50", "-S", "4000"),
          check=says("client.log", r"return status 0")),
-    pair("ucmatose-migrate", "ucmatose", ("-m",), ("-m",), check=says("client.log", r"return status 0")),
-    *[Case(f"rdma_{kind}client", runs=100, check=both(says("client.log", r"end 0"), says("server.log", r"end 0")),
+    pair("ucmatose-migrate", "ucmatose", ("-m",), ("-m",),
+         check=says("client.log", r"return status 0")),
+    *[Case(f"rdma_{kind}client", runs=100,
+           check=both(says("client.log", r"end 0"), says("server.log", r"end 0")),
            server=lambda r, kind=kind: [f"rdma_{kind}server", "-p", str(r.port)],
            client=lambda r, kind=kind: [f"rdma_{kind}client", "-s", r.host, "-p", str(r.port)])
       for kind in ("", "x")],
     # The server of cmtime runs without end.
-    pair("cmtime", "cmtime", ("-c", "50"), ("-c", "50"), check=says("client.log", r"^connect\s"), server_ends=False),
+    pair("cmtime", "cmtime", ("-c", "50"), ("-c", "50"), check=says("client.log", r"^connect\s"),
+         server_ends=False),
     pair("riostream", "riostream", ("-T", "v"), ("-T", "v")),
-    pair("rstream", "rstream", ("-T", "v", "-I", "20", "-C", "20"), ("-T", "v", "-I", "20", "-C", "20")),
+    pair("rstream", "rstream", ("-T", "v", "-I", "20", "-C", "20"),
+         ("-T", "v", "-I", "20", "-C", "20")),
     pair("rstream-blocking", "rstream", ("-T", "b", "-T", "v", "-I", "20", "-C", "20"),
          ("-T", "b", "-T", "v", "-I", "20", "-C", "20")),
     # If rstream's client finds the end of the connection together with the last data, it takes the
     # end for an error (POLLHUP, 16), because it does not look at POLLIN first. It has compared all
     # received data before.
     pair("rstream-async", "rstream", ("-T", "a", "-T", "v", "-I", "20", "-C", "20"),
-         ("-T", "a", "-T", "v", "-I", "20", "-C", "20"), check=says("server.log", r"^custom\s"), client_codes=(0, 16)),
-    *[pair(f"rstream-{size}", "rstream", *2 * [("-S", str(size), "-T", "v", "-I", "50", "-C", "10")])
+         ("-T", "a", "-T", "v", "-I", "20", "-C", "20"), check=says("server.log", r"^custom\s"),
+         client_codes=(0, 16)),
+    *[pair(f"rstream-{size}", "rstream",
+           *2 * [("-S", str(size), "-T", "v", "-I", "50", "-C", "10")])
       for size in (64, 65536, 1 << 20)],
     Case("rcopy", runs=100, prepare=make_file, check=same_file, server_ends=False,
          server=lambda r: ["rcopy", "-p", str(r.port)],
-         client=lambda r: ["rcopy", str(r.place / "from"), f"{r.host}:{r.place / 'to'}", "-p", str(r.port)]),
+         client=lambda r: ["rcopy", str(r.place / "from"), f"{r.host}:{r.place / 'to'}", "-p",
+                           str(r.port)]),
     *[perftest(name, program, *options, quick=int(name != "-all" or program == "ib_write_bw"))
       for program in ("ib_write_bw", "ib_read_bw", "ib_send_bw")
-      for name, options in (("", ()), ("-all", ("-a", "-n", "100")), ("-16", ("-q", "16", "-n", "1000")),
+      for name, options in (("", ()), ("-all", ("-a", "-n", "100")),
+                            ("-16", ("-q", "16", "-n", "1000")),
                             ("-both", ("-b", "-n", "1000")))],
     # perftest has no such option for Writes. With ib_send_bw it waits for good over iWARP if the
     # receiver is late with a credit (docs/guide/programs.md).
@@ -279,21 +303,26 @@ ALL = [
     *[perftest(name, program, *options, quick=int(name != "-all" or program == "ib_send_lat"))
       for program in ("ib_write_lat", "ib_read_lat", "ib_send_lat")
       for name, options in (("", ()), ("-all", ("-a", "-n", "100")))],
-    *[perftest("-events", program, "-e", "-n", "1000") for program in ("ib_read_lat", "ib_send_lat")],
+    *[perftest("-events", program, "-e", "-n", "1000")
+      for program in ("ib_read_lat", "ib_send_lat")],
     *[perftest(name, program, *options)
       for program in ("ib_atomic_bw", "ib_atomic_lat")
       for name, options in (("", ()), ("-swap", ("-A", "CMP_AND_SWAP")))],
     # OpenBSD's netcat asks for an option that rsockets do not know (SO_REUSEPORT), and accepts by a
     # call that librspreload does not redirect (accept4).
-    sockets("nc", lambda r: ["sh", "-c", f"nc.traditional -l -s {r.host} -p {r.port} > {r.place}/to"],
+    sockets("nc",
+            lambda r: ["sh", "-c", f"nc.traditional -l -s {r.host} -p {r.port} > {r.place}/to"],
             lambda r: ["sh", "-c", f"nc.traditional -q 0 {r.host} {r.port} < {r.place}/from"],
             prepare=make_file, check=same_file),
     sockets("iperf", lambda r: ["iperf", "-s", "-B", r.host, "-p", str(r.port)],
-            lambda r: ["iperf", "-c", r.host, "-p", str(r.port), "-t", "1"], check=says("client.log", r"bits/sec"),
+            lambda r: ["iperf", "-c", r.host, "-p", str(r.port), "-t", "1"],
+            check=says("client.log", r"bits/sec"),
             server_ends=False),
-    Case("qperf", server=lambda r: ["qperf"], server_ends=False, mixes=False, listens=lambda r: tcp(r, 19765),
-         client=lambda r: ["qperf", "-t", "1", "-cm1", r.host, "rc_bw", "rc_bi_bw", "rc_lat", "rc_rdma_write_bw",
-                           "rc_rdma_write_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
+    Case("qperf", server=lambda r: ["qperf"], server_ends=False, mixes=False,
+         listens=lambda r: tcp(r, 19765),
+         client=lambda r: ["qperf", "-t", "1", "-cm1", r.host, "rc_bw", "rc_bi_bw", "rc_lat",
+                           "rc_rdma_write_bw", "rc_rdma_write_lat", "rc_rdma_read_bw",
+                           "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
                            "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"],
          check=says("client.log", r"^ver_rc_fetch_add:\n +msg_rate")),
     # The client is the side that writes, whatever verb it has.
@@ -310,17 +339,22 @@ ALL = [
     Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass, anywhere=False,
          client=lambda r: ["/usr/bin/python3", str(r.place / SUITE.name), "--port", str(r.port)]),
     *[mirror(server, client) for server in ("rust", "go") for client in ("rust", "go")],
-    Case("openmpi", examples=("mpi",), quick=0, check=says("client.log", r"^4 ranks exchanged 60 messages each$"),
-         client=lambda r: ["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "cm", "--mca", "mtl", "ofi",
-                           "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm", example(r, "mpi")]),
+    Case("openmpi", examples=("mpi",), quick=0,
+         check=says("client.log", r"^4 ranks exchanged 60 messages each$"),
+         client=lambda r: ["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "cm", "--mca",
+                           "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm",
+                           example(r, "mpi")]),
     # tgtd ignores SIGTERM. By default it allocates and registers a pool of 1 GiB. Its timer may
     # send a NOP-In before libiscsi has posted receives, and the NOP-In then waits for one.
-    *[Case(f"iser{name}", prepare=make_disk(mib), server_ends=False, runs=runs, quick=quick, mixes=mixes,
-           server=lambda r: iser(r, f"""trap 'kill -9 $!' TERM
-                                    tgtd -f --iscsi portal=$portal --iser port={r.port},pool_sz_mb=64 & wait"""),
+    *[Case(f"iser{name}", prepare=make_disk(mib), server_ends=False, runs=runs, quick=quick,
+           mixes=mixes,
+           server=lambda r: iser(r, "trap 'kill -9 $!' TERM; tgtd -f --iscsi portal=$portal "
+                                    f"--iser port={r.port},pool_sz_mb=64 & wait"),
            client=lambda r: iser(r, ISER),
-           check=both(same_file, says("client.log", r"Peripheral Device Type:DIRECT_ACCESS", r"iops average [1-9]")))
-      for name, mib, runs, quick, mixes in (("", 8, 20, 1, True), ("-gigabyte", 1024, 1, 0, False))],
+           check=both(same_file, says("client.log", r"Peripheral Device Type:DIRECT_ACCESS",
+                                      r"iops average [1-9]")))
+      for name, mib, runs, quick, mixes in (("", 8, 20, 1, True),
+                                            ("-gigabyte", 1024, 1, 0, False))],
     migration(""),
     migration("-pin", "pin", quick=0),
     migration("-shared", "shared", quick=0),

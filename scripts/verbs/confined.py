@@ -12,9 +12,10 @@ import sys
 
 import seccomp
 
-REFUSED = ["add_key", "bpf", "get_mempolicy", "io_uring_enter", "io_uring_register", "io_uring_setup", "kcmp", "keyctl",
-           "mbind", "move_pages", "name_to_handle_at", "open_by_handle_at", "perf_event_open", "personality",
-           "request_key", "set_mempolicy", "unshare", "userfaultfd"]
+REFUSED = ["add_key", "bpf", "get_mempolicy", "io_uring_enter", "io_uring_register",
+           "io_uring_setup", "kcmp", "keyctl", "mbind", "move_pages", "name_to_handle_at",
+           "open_by_handle_at", "perf_event_open", "personality", "request_key", "set_mempolicy",
+           "unshare", "userfaultfd"]
 
 calls = seccomp.SyscallFilter(seccomp.ALLOW)
 for name in REFUSED:

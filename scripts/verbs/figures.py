@@ -93,14 +93,16 @@ def perftest(room, place, port, program, column, *options):
 
 def listens(port, far=()):
     """Returns true if a kernel socket listens there."""
-    out = subprocess.run([*far, "ss", "-ltnH", f"sport = :{port}"], capture_output=True, text=True, check=True)
+    out = subprocess.run([*far, "ss", "-ltnH", f"sport = :{port}"], capture_output=True, text=True,
+                         check=True)
     return bool(out.stdout.strip())
 
 
 def iperf(room, place, port, host, far=()):
     """Returns the Gb/s of iperf3 with one connection."""
     text = pair(room, place, "iperf3", ["iperf3", "-s", "-1", "-p", str(port)],
-                ["iperf3", "-c", host, "-p", str(port), "-l", str(SIZE), "-t", str(LONG), "-J"], run=False,
+                ["iperf3", "-c", host, "-p", str(port), "-l", str(SIZE), "-t", str(LONG), "-J"],
+                run=False,
                 ready=lambda: listens(port, far), far=far)
     return json.loads(text)["end"]["sum_received"]["bits_per_second"] / 1e9
 
@@ -117,7 +119,8 @@ def sockperf(room, place, port):
 def qperf(room, place, port):
     """Returns half a round trip in microseconds, by qperf's TCP test."""
     text = pair(room, place, "qperf", ["qperf", "-lp", str(port)],
-                ["qperf", "-lp", str(port), "-v", "-uu", "-m", str(SHORT), "-t", str(LONG), cases.HOST, "tcp_lat"],
+                ["qperf", "-lp", str(port), "-v", "-uu", "-m", str(SHORT), "-t", str(LONG),
+                 cases.HOST, "tcp_lat"],
                 run=False, ready=lambda: listens(port))
     return found(r"latency += +([\d.]+)", text) / 1000
 
@@ -126,7 +129,8 @@ def register(room, place, size, count):
     """Returns the microseconds of ibv_reg_mr: the median."""
     log = place / f"register-{size}.log"
     log.unlink(missing_ok=True)
-    code = room.start(["/usr/bin/python3", "-c", REGISTER, str(size), str(count)], log).wait(timeout=60)
+    code = room.start(["/usr/bin/python3", "-c", REGISTER, str(size), str(count)],
+                      log).wait(timeout=60)
     text = log.read_text()
     if code:
         raise Wrong(text)
@@ -143,11 +147,12 @@ def measure(room, rounds, far):
     port = 20000
     for _ in range(rounds):
         for name, take in {
-            "write_bw": lambda p: perftest(room, place, p, "ib_write_bw", 3, "-s", str(SIZE), "-D", str(LONG),
-                                           "--report_gbits"),
+            "write_bw": lambda p: perftest(room, place, p, "ib_write_bw", 3, "-s", str(SIZE), "-D",
+                                           str(LONG), "--report_gbits"),
             "iperf_lo": lambda p: iperf(room, place, p, cases.HOST),
             "iperf_veth": lambda p: iperf(room, place, p, FAR, far),
-            "write_lat": lambda p: perftest(room, place, p, "ib_write_lat", 4, "-s", str(SHORT), "-n", "50000"),
+            "write_lat": lambda p: perftest(room, place, p, "ib_write_lat", 4, "-s", str(SHORT),
+                                            "-n", "50000"),
             "sockperf": lambda p: sockperf(room, place, p),
             "qperf": lambda p: qperf(room, place, p),
             "register_1m": lambda p: register(room, place, 1 << 20, 200),

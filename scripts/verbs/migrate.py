@@ -92,9 +92,10 @@ class Qemu:
         self.log = self.place / f"{name}.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                ["qemu-system-x86_64", "-machine", machine, "-accel", "tcg,thread=single,tb-size=16",
-                 "-m", str(MEMORY >> 20), "-nodefaults", "-display", "none", "-bios", str(self.place / "firmware"),
-                 "-qmp", f"unix:{monitor},server=on,wait=off", *options],
+                ["qemu-system-x86_64", "-machine", machine, "-accel",
+                 "tcg,thread=single,tb-size=16", "-m", str(MEMORY >> 20), "-nodefaults", "-display",
+                 "none", "-bios", str(self.place / "firmware"), "-qmp",
+                 f"unix:{monitor},server=on,wait=off", *options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE)
@@ -144,7 +145,8 @@ class Qemu:
         wait(lambda: self.counter() >= start + 3, f"the guest in {self.name} does not go on")
 
     def pins(self, yes):
-        self("migrate-set-capabilities", capabilities=[{"capability": "rdma-pin-all", "state": yes}])
+        self("migrate-set-capabilities",
+             capabilities=[{"capability": "rdma-pin-all", "state": yes}])
 
     def pace(self, bandwidth, downtime):
         self("migrate-set-parameters", **{"max-bandwidth": bandwidth, "downtime-limit": downtime})
@@ -206,9 +208,11 @@ def cancel(source, target, port):
 def complete(source, target, port):
     begin(source, port)
     source.pace(4 << 30, 2000)
-    wait(lambda: source.migration() in ("completed", "failed"), f"{source.name} does not complete the migration")
+    wait(lambda: source.migration() in ("completed", "failed"),
+         f"{source.name} does not complete the migration")
     for qemu, states in ((source, ["postmigrate"]), (target, ["paused"])):
-        wait(lambda qemu=qemu: qemu.migration() in ("completed", "failed"), f"{qemu.name} does not complete it")
+        wait(lambda qemu=qemu: qemu.migration() in ("completed", "failed"),
+             f"{qemu.name} does not complete it")
         state = qemu("query-status")["status"]
         if qemu.migration() != "completed" or state not in states:
             raise qemu.failure(f"is {state}, its migration {qemu('query-migrate')}")

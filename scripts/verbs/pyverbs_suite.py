@@ -70,30 +70,35 @@ def pattern(length, seed=0):
 
 
 def passive(host=None):
-    return AddrInfo(src=host or OPTIONS.host, src_service=str(OPTIONS.port), port_space=ce.RDMA_PS_TCP,
+    return AddrInfo(src=host or OPTIONS.host, src_service=str(OPTIONS.port),
+                    port_space=ce.RDMA_PS_TCP,
                     flags=ce.RAI_PASSIVE)
 
 
 def active(host=None):
-    return AddrInfo(dst=host or OPTIONS.host, dst_service=str(OPTIONS.port), port_space=ce.RDMA_PS_TCP)
+    return AddrInfo(dst=host or OPTIONS.host, dst_service=str(OPTIONS.port),
+                    port_space=ce.RDMA_PS_TCP)
 
 
 class Side:
     """An end of a connection: a queue pair with its queues, and a region that the peer may
     reach."""
 
-    def __init__(self, test, pd, *, cap=None, scq=None, rcq=None, srq=None, sig_all=0, access=REMOTE, operations=0):
+    def __init__(self, test, pd, *, cap=None, scq=None, rcq=None, srq=None, sig_all=0,
+                 access=REMOTE, operations=0):
         self.test = test
         ctx = test.ctx
         self.pd, self.srq = pd, srq
         self.scq = scq or test.own(CQ(ctx, 64))
         self.rcq = rcq or test.own(CQ(ctx, 64))
-        cap = cap or QPCap(max_send_wr=32, max_recv_wr=32, max_send_sge=4, max_recv_sge=4, max_inline_data=128)
+        cap = cap or QPCap(max_send_wr=32, max_recv_wr=32, max_send_sge=4, max_recv_sge=4,
+                           max_inline_data=128)
         asked = {"qp_type": e.IBV_QPT_RC, "scq": self.scq, "rcq": self.rcq, "srq": srq, "cap": cap,
                  "sq_sig_all": sig_all}
         if operations:
             mask = e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
-            self.qp = QPEx(ctx, QPInitAttrEx(pd=pd, comp_mask=mask, send_ops_flags=operations, **asked))
+            self.qp = QPEx(ctx, QPInitAttrEx(pd=pd, comp_mask=mask, send_ops_flags=operations,
+                                             **asked))
         else:
             self.qp = QP(pd, QPInitAttr(**asked))
         test.own(self.qp)
@@ -108,10 +113,12 @@ class Side:
         pieces = list(pieces) or [self.sge()]
         (self.srq or self.qp).post_recv(RecvWR(wr_id, len(pieces), pieces))
 
-    def request(self, opcode=e.IBV_WR_SEND, *pieces, wr_id=1, flags=SIGNALED, to=None, imm=0, atomic=None):
+    def request(self, opcode=e.IBV_WR_SEND, *pieces, wr_id=1, flags=SIGNALED, to=None, imm=0,
+                atomic=None):
         """Returns a work request. `to` is an rkey and an address, `atomic` its operands."""
         pieces = list(pieces) or [self.sge()]
-        wr = SendWR(wr_id=wr_id, opcode=opcode, num_sge=len(pieces), sg=pieces, imm_data=imm, send_flags=flags)
+        wr = SendWR(wr_id=wr_id, opcode=opcode, num_sge=len(pieces), sg=pieces, imm_data=imm,
+                    send_flags=flags)
         if atomic:
             wr.set_wr_atomic(*to, *atomic)
         elif to:
@@ -196,7 +203,8 @@ class Case(unittest.TestCase):
         try:
             self.assertEqual(event.event_type, kind, event.event_str())
             # pyverbs reads through a null pointer if an event has no private data that it counts.
-            return event.private_data if kind in (ce.RDMA_CM_EVENT_ESTABLISHED, ce.RDMA_CM_EVENT_REJECTED) else b""
+            carries = kind in (ce.RDMA_CM_EVENT_ESTABLISHED, ce.RDMA_CM_EVENT_REJECTED)
+            return event.private_data if carries else b""
         finally:
             event.close()
 
@@ -232,7 +240,8 @@ class Case(unittest.TestCase):
         side.qp.modify(attr, mask)
 
     def param(self, side, **more):
-        return ConnParam(resources=8, depth=8, srq=int(side.srq is not None), qp_num=side.qp.qp_num, **more)
+        return ConnParam(resources=8, depth=8, srq=int(side.srq is not None), qp_num=side.qp.qp_num,
+                         **more)
 
     def join(self, client, server, listening=None):
         """Connects two sides, which have queue pairs already."""
@@ -268,7 +277,8 @@ class DeviceTest(Case):
     def test_list_has_one_rnic(self):
         (device,) = get_device_list()
         self.assertEqual(device.name.decode(), NAME)
-        self.assertEqual((device.node_type, device.transport_type), (e.IBV_NODE_RNIC, e.IBV_TRANSPORT_IWARP))
+        self.assertEqual((device.node_type, device.transport_type),
+                         (e.IBV_NODE_RNIC, e.IBV_TRANSPORT_IWARP))
         self.assertNotEqual(device.guid, 0)
         # pyverbs reverses the byte order of one of the two.
         guid = self.ctx.query_device().node_guid.to_bytes(8, sys.byteorder)
@@ -292,8 +302,9 @@ class DeviceTest(Case):
 
     def test_device_has_limits(self):
         attr = self.ctx.query_device()
-        for name in ("max_qp", "max_qp_wr", "max_cq", "max_cqe", "max_mr", "max_pd", "max_srq", "max_srq_wr", "max_mw",
-                     "max_qp_rd_atom", "max_qp_init_rd_atom", "max_sge", "max_srq_sge", "max_mr_size"):
+        for name in ("max_qp", "max_qp_wr", "max_cq", "max_cqe", "max_mr", "max_pd", "max_srq",
+                     "max_srq_wr", "max_mw", "max_qp_rd_atom", "max_qp_init_rd_atom", "max_sge",
+                     "max_srq_sge", "max_mr_size"):
             self.assertGreater(getattr(attr, name), 0, name)
         self.assertEqual((attr.phys_port_cnt, attr.max_pkeys, attr.max_sge_rd), (1, 1, 1))
         self.assertTrue(attr.device_cap_flags & e.IBV_DEVICE_MEM_WINDOW)
@@ -302,15 +313,18 @@ class DeviceTest(Case):
 
     def test_device_has_nothing_for_datagrams(self):
         attr = self.ctx.query_device()
-        self.assertEqual((attr.max_ah, attr.max_mcast_grp, attr.max_raw_ethy_qp, attr.max_ee), (0, 0, 0, 0))
+        self.assertEqual((attr.max_ah, attr.max_mcast_grp, attr.max_raw_ethy_qp, attr.max_ee),
+                         (0, 0, 0, 0))
 
     def test_extended_attributes_begin_with_plain_ones(self):
         plain, extended = self.ctx.query_device(), self.ctx.query_device_ex()
         for name in ("max_qp", "max_cqe", "max_mr", "node_guid", "fw_version", "device_cap_flags"):
             self.assertEqual(getattr(extended.orig_attr, name), getattr(plain, name), name)
         self.assertEqual(extended.phys_port_cnt_ex, 1)
-        self.assertEqual((extended.completion_timestamp_mask, extended.hca_core_clock), (2 ** 64 - 1, 1_000_000))
-        self.assertEqual((extended.max_dm_size, extended.tm_caps.max_num_tags, extended.tso_caps.max_tso), (0, 0, 0))
+        self.assertEqual((extended.completion_timestamp_mask, extended.hca_core_clock),
+                         (2 ** 64 - 1, 1_000_000))
+        self.assertEqual((extended.max_dm_size, extended.tm_caps.max_num_tags,
+                          extended.tso_caps.max_tso), (0, 0, 0))
         self.assertEqual(extended.odp_caps.general_caps, 0)
 
     def test_clock_runs(self):
@@ -319,7 +333,8 @@ class DeviceTest(Case):
 
     def test_port_is_active(self):
         port = self.ctx.query_port(1)
-        self.assertEqual((port.state, port.link_layer), (e.IBV_PORT_ACTIVE, e.IBV_LINK_LAYER_ETHERNET))
+        self.assertEqual((port.state, port.link_layer),
+                         (e.IBV_PORT_ACTIVE, e.IBV_LINK_LAYER_ETHERNET))
         self.assertEqual((port.pkey_tbl_len, port.lid, port.sm_lid), (1, 0, 0))
         self.assertGreaterEqual(port.max_mtu, port.active_mtu)
         self.assertGreaterEqual(port.gid_tbl_len, 1)
@@ -338,7 +353,8 @@ class DeviceTest(Case):
         gids = [socket.inet_pton(socket.AF_INET6, entry.gid_str()) for entry in table]
         self.assertIn(wanted, gids)
         for index, entry in enumerate(table):
-            self.assertEqual((entry.gid_index, entry.port_num, entry.gid_type), (index, 1, e.IBV_GID_TYPE_IB))
+            self.assertEqual((entry.gid_index, entry.port_num, entry.gid_type),
+                             (index, 1, e.IBV_GID_TYPE_IB))
             single = self.ctx.query_gid_ex(1, index)
             self.assertEqual(single.gid_str(), entry.gid_str())
             self.assertEqual(self.ctx.query_gid(1, index).gid, entry.gid_str())
@@ -381,7 +397,8 @@ class AbsentTest(Case):
     def test_queue_pairs_of_other_types_are_refused(self):
         cq = self.own(CQ(self.ctx, 8))
         for kind in (e.IBV_QPT_UD, e.IBV_QPT_UC, e.IBV_QPT_RAW_PACKET, e.IBV_QPT_XRC_SEND):
-            self.refuses(errno.EOPNOTSUPP, QP, self.pd, QPInitAttr(qp_type=kind, scq=cq, rcq=cq, cap=QPCap()))
+            self.refuses(errno.EOPNOTSUPP, QP, self.pd,
+                         QPInitAttr(qp_type=kind, scq=cq, rcq=cq, cap=QPCap()))
 
     def test_address_handles_are_refused(self):
         route = GlobalRoute(dgid=self.ctx.query_gid(1, 0), sgid_index=0)
@@ -429,7 +446,8 @@ class AbsentTest(Case):
         self.expect(channel, ce.RDMA_CM_EVENT_ADDR_RESOLVED)
         cmid.resolve_route()
         self.expect(channel, ce.RDMA_CM_EVENT_ROUTE_RESOLVED)
-        self.refuses(errno.EOPNOTSUPP, cmid.create_qp, QPInitAttr(qp_type=e.IBV_QPT_UD, cap=QPCap()))
+        self.refuses(errno.EOPNOTSUPP, cmid.create_qp,
+                     QPInitAttr(qp_type=e.IBV_QPT_UD, cap=QPCap()))
 
     def test_multicast_is_refused(self):
         _, cmid = self.resolve()
@@ -473,7 +491,8 @@ class MemoryTest(Case):
 
     def test_paging_on_demand_is_refused(self):
         self.refuses(errno.EOPNOTSUPP, MR, self.pd, 4096, LOCAL | e.IBV_ACCESS_ON_DEMAND)
-        self.refuses(errno.EOPNOTSUPP, MR, self.pd, access=LOCAL | e.IBV_ACCESS_ON_DEMAND, implicit=True)
+        self.refuses(errno.EOPNOTSUPP, MR, self.pd, access=LOCAL | e.IBV_ACCESS_ON_DEMAND,
+                     implicit=True)
 
     def test_region_over_memory_of_the_program(self):
         where = mem_alloc.mmap(length=3 * mmap.PAGESIZE)
@@ -522,8 +541,8 @@ class MemoryTest(Case):
         client, server = self.pair()
         # This program listens at its own port.
         port = str(OPTIONS.port + 20000)
-        shrinks = subprocess.run([sys.executable, __file__, "--peer", "shrink", "--host", OPTIONS.host,
-                                  "--port", port], timeout=DEADLINE, check=False)
+        shrinks = subprocess.run([sys.executable, __file__, "--peer", "shrink", "--host",
+                                  OPTIONS.host, "--port", port], timeout=DEADLINE, check=False)
         self.assertEqual(shrinks.returncode, 0)
         client.fill(b"others go on")
         client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 12), to=server.at())
@@ -646,7 +665,8 @@ class WindowTest(Case):
         client.post(e.IBV_WR_RDMA_READ, client.sge(0, 100), to=(window.rkey, server.mr.buf))
         self.check(client.sent()[0], 1, e.IBV_WC_RDMA_READ)
         self.assertEqual(client.mr.read(100, 0), pattern(100, 4))
-        client.post(e.IBV_WR_RDMA_WRITE, client.sge(200, 8), to=(window.rkey, server.mr.buf), wr_id=2)
+        client.post(e.IBV_WR_RDMA_WRITE, client.sge(200, 8), to=(window.rkey, server.mr.buf),
+                    wr_id=2)
         client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8), to=server.at(), wr_id=3)
         self.assertIn(e.IBV_WC_REM_ACCESS_ERR, [wc.status for wc in client.sent(2)])
         self.assertEqual(server.mr.read(100, 0), pattern(100, 4))
@@ -690,7 +710,8 @@ class WindowTest(Case):
     def test_bind_beyond_the_region_is_refused(self):
         _, server = self.sides()
         window = self.own(MW(self.pd, e.IBV_MW_TYPE_1))
-        self.refuses(errno.EINVAL, self.bind, server, window, SIZE - 10, 11, e.IBV_ACCESS_REMOTE_READ)
+        self.refuses(errno.EINVAL, self.bind, server, window, SIZE - 10, 11,
+                     e.IBV_ACCESS_REMOTE_READ)
         self.silent(server.scq)
 
     def test_window_gives_no_right_that_its_region_lacks(self):
@@ -703,8 +724,8 @@ class WindowTest(Case):
         window = self.own(MW(self.pd, e.IBV_MW_TYPE_1))
         self.refuses(errno.EINVAL, self.bind, server, window, 0, 100, e.IBV_ACCESS_REMOTE_READ)
 
-    # The library binds a window of type 1 by a queue pair in any state, so no test asks for EINVAL in RESET or for a
-    # flushed completion in ERR.
+    # The library binds a window of type 1 by a queue pair in any state, so no test asks for EINVAL
+    # in RESET or for a flushed completion in ERR.
 
 
 class Type2WindowTest(Case):
@@ -737,13 +758,14 @@ class Type2WindowTest(Case):
         return key
 
     def unbind(self, side, key, wr_id=6):
-        side.qp.post_send(SendWR(wr_id=wr_id, opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=[], send_flags=SIGNALED,
+        side.qp.post_send(SendWR(wr_id=wr_id, opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=[],
+                                 send_flags=SIGNALED,
                                  imm_data=key))
         return side.sent()[0]
 
     def write(self, client, server, key, offset=1000):
-        """Writes through the window and waits until the server has it. Returns the completion of the first that
-        fails, or of the last."""
+        """Writes through the window and waits until the server has it. Returns the completion of
+        the first that fails, or of the last."""
         client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 8), to=(key, server.mr.buf + offset))
         client.post(e.IBV_WR_RDMA_READ, client.sge(500, 8), to=server.at(offset), wr_id=2)
         wcs = client.sent(2)
@@ -813,7 +835,8 @@ class Type2WindowTest(Case):
         client, server = self.sides()
         key = self.bound(server)
         server.recv(3)
-        client.qp.post_send(SendWR(wr_id=1, opcode=e.IBV_WR_SEND_WITH_INV, num_sge=1, sg=[client.sge(0, 8)],
+        client.qp.post_send(SendWR(wr_id=1, opcode=e.IBV_WR_SEND_WITH_INV, num_sge=1,
+                                   sg=[client.sge(0, 8)],
                                    send_flags=SIGNALED, imm_data=key))
         self.check(client.sent()[0], 1)
         wc = server.received()[0]
@@ -829,7 +852,8 @@ class Type2WindowTest(Case):
         key, qp = inc_rkey(self.window.rkey), server.qp
         qp.wr_start()
         qp.wr_id, qp.wr_flags = 5, SIGNALED
-        qp.wr_bind_mw(self.window, key, MWBindInfo(server.mr, server.mr.buf, 8, e.IBV_ACCESS_REMOTE_WRITE))
+        qp.wr_bind_mw(self.window, key,
+                      MWBindInfo(server.mr, server.mr.buf, 8, e.IBV_ACCESS_REMOTE_WRITE))
         qp.wr_id, qp.wr_flags = 6, SIGNALED
         qp.wr_send()
         qp.wr_set_sge(server.sge(0, 4))
@@ -997,7 +1021,8 @@ class CqTest(Case):
             server.recv(i)
         rcq.req_notify(solicited_only=True)
         for i in range(3):
-            client.post(e.IBV_WR_SEND, client.sge(0, 4), flags=e.IBV_SEND_SOLICITED if i == 2 else 0)
+            client.post(e.IBV_WR_SEND, client.sge(0, 4), flags=e.IBV_SEND_SOLICITED if i == 2
+                        else 0)
         channel.get_cq_event(rcq)
         # The event of either unsolicited message would have come before the third one was there.
         self.assertEqual([wc.wr_id for wc in rcq.poll(8)[1]], [0, 1, 2])
@@ -1077,7 +1102,8 @@ class CqTest(Case):
 
 
 class CqExTest(Case):
-    FIELDS = (e.IBV_WC_EX_WITH_BYTE_LEN | e.IBV_WC_EX_WITH_IMM | e.IBV_WC_EX_WITH_QP_NUM | e.IBV_WC_EX_WITH_SRC_QP
+    FIELDS = (e.IBV_WC_EX_WITH_BYTE_LEN | e.IBV_WC_EX_WITH_IMM | e.IBV_WC_EX_WITH_QP_NUM
+              | e.IBV_WC_EX_WITH_SRC_QP
               | e.IBV_WC_EX_WITH_SLID | e.IBV_WC_EX_WITH_SL | e.IBV_WC_EX_WITH_DLID_PATH_BITS)
 
     def extended(self, fields=FIELDS, **more):
@@ -1110,19 +1136,22 @@ class CqExTest(Case):
             self.assertEqual((rcq.read_opcode(), rcq.read_byte_len()), (e.IBV_WC_RECV, 20 + i))
             self.assertEqual((rcq.read_qp_num(), rcq.read_wc_flags(), rcq.read_vendor_err()),
                              (server.qp.qp_num, 0, 0))
-            self.assertEqual((rcq.read_src_qp(), rcq.read_slid(), rcq.read_sl(), rcq.read_dlid_path_bits()),
+            self.assertEqual((rcq.read_src_qp(), rcq.read_slid(), rcq.read_sl(),
+                              rcq.read_dlid_path_bits()),
                              (0, 0, 0, 0))
         self.assertEqual(rcq.poll_next(), errno.ENOENT)
         rcq.end_poll()
         self.start(scq)
-        self.assertEqual((scq.wr_id, scq.read_opcode(), scq.read_qp_num()), (0, e.IBV_WC_SEND, client.qp.qp_num))
+        self.assertEqual((scq.wr_id, scq.read_opcode(), scq.read_qp_num()),
+                         (0, e.IBV_WC_SEND, client.qp.qp_num))
         scq.end_poll()
 
     def test_immediate_data_is_read(self):
         rcq = self.extended()
         client, server = self.pair(server={"rcq": rcq})
         server.recv(3)
-        client.post(e.IBV_WR_RDMA_WRITE_WITH_IMM, client.sge(0, 50), to=server.at(), imm=socket.htonl(0x12345678))
+        client.post(e.IBV_WR_RDMA_WRITE_WITH_IMM, client.sge(0, 50), to=server.at(),
+                    imm=socket.htonl(0x12345678))
         self.start(rcq)
         self.assertEqual((rcq.wr_id, rcq.read_opcode()), (3, e.IBV_WC_RECV_RDMA_WITH_IMM))
         self.assertEqual(rcq.read_wc_flags(), e.IBV_WC_WITH_IMM)
@@ -1132,7 +1161,8 @@ class CqExTest(Case):
     def test_status_of_an_error_is_read(self):
         scq = self.extended()
         client, server = self.pair(client={"scq": scq})
-        client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8), to=(server.mr.rkey ^ 0x5500, server.mr.buf), wr_id=4)
+        client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8),
+                    to=(server.mr.rkey ^ 0x5500, server.mr.buf), wr_id=4)
         self.start(scq)
         self.assertEqual((scq.wr_id, scq.status), (4, e.IBV_WC_REM_ACCESS_ERR))
         scq.end_poll()
@@ -1198,7 +1228,8 @@ class SrqTest(Case):
         most = self.ctx.query_device()
         for depth, sges in ((0, 1), (most.max_srq_wr + 1, 1), (8, most.max_srq_sge + 1)):
             with self.subTest(depth=depth, sges=sges):
-                self.refuses(errno.EINVAL, SRQ, self.pd, SrqInitAttr(SrqAttr(max_wr=depth, max_sge=sges)))
+                self.refuses(errno.EINVAL, SRQ, self.pd,
+                             SrqInitAttr(SrqAttr(max_wr=depth, max_sge=sges)))
 
     def test_extended_queue_has_a_number(self):
         attr = SrqInitAttrEx(max_wr=8)
@@ -1245,7 +1276,8 @@ class SrqTest(Case):
         srq = self.shared()
         listening = self.listen()
         rcq = self.own(CQ(self.ctx, 32))
-        pairs = [self.join(Side(self, self.pd), Side(self, self.pd, srq=srq, rcq=rcq), listening) for _ in range(2)]
+        pairs = [self.join(Side(self, self.pd), Side(self, self.pd, srq=srq, rcq=rcq), listening)
+                 for _ in range(2)]
         mr = self.own(MR(self.pd, 1600, LOCAL))
         for i in range(8):
             srq.post_recv(RecvWR(i, 1, [SGE(mr.buf + 200 * i, 200, mr.lkey)]))
@@ -1353,15 +1385,16 @@ class QpTest(Case):
         for cap in (QPCap(max_send_wr=most.max_qp_wr + 1), QPCap(max_recv_wr=most.max_qp_wr + 1),
                     QPCap(max_send_sge=most.max_sge + 1), QPCap(max_recv_sge=most.max_sge + 1),
                     QPCap(max_inline_data=1 << 20)):
-            self.refuses(errno.EINVAL, QP, self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap))
+            self.refuses(errno.EINVAL, QP, self.pd,
+                         QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap))
 
     def test_queue_pair_without_completion_queues_is_refused(self):
         self.refuses(errno.EINVAL, QP, self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, cap=QPCap()))
 
     def test_states_that_a_program_may_ask_for(self):
         side = Side(self, self.pd)
-        for state in (e.IBV_QPS_INIT, e.IBV_QPS_INIT, e.IBV_QPS_ERR, e.IBV_QPS_RESET, e.IBV_QPS_INIT,
-                      e.IBV_QPS_RESET):
+        for state in (e.IBV_QPS_INIT, e.IBV_QPS_INIT, e.IBV_QPS_ERR, e.IBV_QPS_RESET,
+                      e.IBV_QPS_INIT, e.IBV_QPS_RESET):
             self.move(side, state)
             self.assertEqual((side.qp.qp_state, side.state()), (state, state))
 
@@ -1522,7 +1555,8 @@ class TrafficTest(Case):
         client.post(e.IBV_WR_SEND, client.sge(0, 100), client.sge(5000, 250), client.sge(9999, 250))
         self.check(client.sent()[0], 1)
         self.check(server.received()[0], 1, e.IBV_WC_RECV, 600)
-        self.assertEqual(server.mr.read(1, 10) + server.mr.read(400, 200) + server.mr.read(199, 3000), data)
+        self.assertEqual(server.mr.read(1, 10) + server.mr.read(400, 200)
+                         + server.mr.read(199, 3000), data)
 
     def test_inline_data_needs_no_region(self):
         client, server = self.pair()
@@ -1538,14 +1572,16 @@ class TrafficTest(Case):
             self.assertEqual(server.mr.read(64, 0), pattern(64, flags))
             self.check(client.sent()[0], 1)
         mem_alloc.write(where, pattern(32, 9), 32)
-        client.post(e.IBV_WR_RDMA_WRITE, SGE(where, 32, 0), flags=SIGNALED | INLINE, to=server.at(700))
+        client.post(e.IBV_WR_RDMA_WRITE, SGE(where, 32, 0), flags=SIGNALED | INLINE,
+                    to=server.at(700))
         self.check(client.sent()[0], 1, e.IBV_WC_RDMA_WRITE)
         self.until(lambda: server.mr.read(32, 700) == pattern(32, 9), "data")
 
     def test_too_much_inline_data_is_refused(self):
         client, _ = self.pair()
         most = client.qp.query(e.IBV_QP_CAP)[0].cap.max_inline_data
-        self.refuses(errno.EINVAL, client.post, e.IBV_WR_SEND, client.sge(0, most + 1), flags=INLINE)
+        self.refuses(errno.EINVAL, client.post, e.IBV_WR_SEND, client.sge(0, most + 1),
+                     flags=INLINE)
 
     def test_unsignaled_requests_have_no_completion(self):
         client, server = self.pair()
@@ -1564,7 +1600,8 @@ class TrafficTest(Case):
         self.assertEqual([wc.wr_id for wc in client.sent(3)], [0, 1, 2])
 
     def test_queue_is_used_many_times_over(self):
-        client, server = self.pair(cap=QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1, max_recv_sge=1))
+        client, server = self.pair(cap=QPCap(max_send_wr=4, max_recv_wr=4, max_send_sge=1,
+                                             max_recv_sge=1))
         for i in range(200):
             server.recv(i, server.sge(0, 8))
             client.fill(i.to_bytes(8, "little"))
@@ -1587,7 +1624,8 @@ class TrafficTest(Case):
         for i, value in enumerate((0, 1, 0xFFFFFFFF, 0xA1B2C3D4)):
             server.recv(i)
             client.fill(pattern(300, i))
-            client.post(e.IBV_WR_RDMA_WRITE_WITH_IMM, client.sge(0, 300), to=server.at(600), imm=socket.htonl(value))
+            client.post(e.IBV_WR_RDMA_WRITE_WITH_IMM, client.sge(0, 300), to=server.at(600),
+                        imm=socket.htonl(value))
             (wc,) = server.received()
             self.check(wc, i, e.IBV_WC_RECV_RDMA_WITH_IMM)
             self.assertEqual((wc.wc_flags, wc.imm_data), (e.IBV_WC_WITH_IMM, socket.htonl(value)))
@@ -1650,8 +1688,10 @@ class TrafficTest(Case):
         client, server = self.pair()
         server.fill(pattern(3000))
         for i in range(30):
-            client.post(e.IBV_WR_RDMA_READ, client.sge(100 * i, 100), to=server.at(100 * i), wr_id=i)
-        self.assertEqual([(wc.wr_id, wc.status) for wc in client.sent(30)], [(i, 0) for i in range(30)])
+            client.post(e.IBV_WR_RDMA_READ, client.sge(100 * i, 100), to=server.at(100 * i),
+                        wr_id=i)
+        self.assertEqual([(wc.wr_id, wc.status) for wc in client.sent(30)],
+                         [(i, 0) for i in range(30)])
         self.assertEqual(client.mr.read(3000, 0), pattern(3000))
 
     def test_server_reads_and_writes_too(self):
@@ -1669,7 +1709,8 @@ class TrafficTest(Case):
         server.fill((2 ** 64 - 2).to_bytes(8, sys.byteorder), 64)
         seen = []
         for i, add in enumerate((1, 5, 2 ** 40)):
-            client.post(e.IBV_WR_ATOMIC_FETCH_AND_ADD, client.sge(8 * i, 8), to=server.at(64), atomic=(add,), wr_id=i)
+            client.post(e.IBV_WR_ATOMIC_FETCH_AND_ADD, client.sge(8 * i, 8), to=server.at(64),
+                        atomic=(add,), wr_id=i)
             self.check(client.sent()[0], i, e.IBV_WC_FETCH_ADD)
             seen.append(int.from_bytes(client.mr.read(8, 8 * i), sys.byteorder))
         self.assertEqual(seen, [2 ** 64 - 2, 2 ** 64 - 1, 4])
@@ -1680,7 +1721,8 @@ class TrafficTest(Case):
         server.fill((100).to_bytes(8, sys.byteorder))
         for compare, swap, before, after in ((99, 1, 100, 100), (100, 2 ** 63, 100, 2 ** 63),
                                              (2 ** 63, 7, 2 ** 63, 7)):
-            client.post(e.IBV_WR_ATOMIC_CMP_AND_SWP, client.sge(0, 8), to=server.at(), atomic=(compare, swap))
+            client.post(e.IBV_WR_ATOMIC_CMP_AND_SWP, client.sge(0, 8), to=server.at(),
+                        atomic=(compare, swap))
             self.check(client.sent()[0], 1)
             self.assertEqual(int.from_bytes(client.mr.read(8, 0), sys.byteorder), before)
             self.assertEqual(int.from_bytes(server.mr.read(8, 0), sys.byteorder), after)
@@ -1718,14 +1760,17 @@ class TrafficTest(Case):
         server.recv(1, server.sge(0, 16))
         client.fill(pattern(200, 6))
         wrs = [client.request(e.IBV_WR_RDMA_WRITE, client.sge(0, 200), to=server.at(1000), wr_id=1),
-               client.request(e.IBV_WR_RDMA_READ, client.sge(500, 200), to=server.at(1000), wr_id=2),
-               client.request(e.IBV_WR_ATOMIC_FETCH_AND_ADD, client.sge(800, 8), to=server.at(2000), atomic=(3,),
+               client.request(e.IBV_WR_RDMA_READ, client.sge(500, 200), to=server.at(1000),
+                              wr_id=2),
+               client.request(e.IBV_WR_ATOMIC_FETCH_AND_ADD, client.sge(800, 8), to=server.at(2000),
+                              atomic=(3,),
                               wr_id=3),
                client.request(e.IBV_WR_SEND, client.sge(0, 16), wr_id=4)]
         for first, second in zip(wrs, wrs[1:]):
             first.next_wr = second
         client.qp.post_send(wrs[0])
-        self.assertEqual([(wc.wr_id, wc.status) for wc in client.sent(4)], [(i, 0) for i in (1, 2, 3, 4)])
+        self.assertEqual([(wc.wr_id, wc.status) for wc in client.sent(4)],
+                         [(i, 0) for i in (1, 2, 3, 4)])
         self.check(server.received()[0], 1, e.IBV_WC_RECV, 16)
         self.assertEqual(client.mr.read(200, 500), pattern(200, 6))
         self.assertEqual(int.from_bytes(server.mr.read(8, 2000), sys.byteorder), 3)
@@ -1750,7 +1795,8 @@ class TrafficTest(Case):
         # The worker frees a place when a request is done, so a list is refused only where it
         # outruns the worker.
         for _ in range(100):
-            wrs = [client.request(e.IBV_WR_RDMA_READ, client.sge(), to=server.at(), wr_id=i) for i in range(40)]
+            wrs = [client.request(e.IBV_WR_RDMA_READ, client.sge(), to=server.at(), wr_id=i)
+                   for i in range(40)]
             for first, second in zip(wrs, wrs[1:]):
                 first.next_wr = second
             bad = client.request(wr_id=40)
@@ -1772,12 +1818,14 @@ class TrafficTest(Case):
         server.recv(1, *[server.sge(20 * i, 10) for i in range(most)])
         client.post(e.IBV_WR_SEND, *[client.sge(10 * i, 10) for i in range(most)])
         self.check(server.received()[0], 1, e.IBV_WC_RECV, 10 * most)
-        self.assertEqual(b"".join(server.mr.read(10, 20 * i) for i in range(most)), pattern(10 * most))
+        self.assertEqual(b"".join(server.mr.read(10, 20 * i) for i in range(most)),
+                         pattern(10 * most))
 
     def test_read_into_two_pieces_is_refused(self):
         # The Read Request of iWARP names one sink, and the device says so (max_sge_rd).
         client, server = self.pair()
-        self.refuses(errno.EINVAL, client.post, e.IBV_WR_RDMA_READ, client.sge(0, 8), client.sge(8, 8), to=server.at())
+        self.refuses(errno.EINVAL, client.post, e.IBV_WR_RDMA_READ, client.sge(0, 8),
+                     client.sge(8, 8), to=server.at())
 
     def test_writes_and_reads_of_nothing_need_no_keys(self):
         client, _ = self.pair()
@@ -1791,10 +1839,12 @@ class TrafficTest(Case):
         near, far = (self.own(MR(self.pd, length, REMOTE)) for _ in range(2))
         data = os.urandom(length)
         near.write(data, length)
-        client.post(e.IBV_WR_RDMA_WRITE, SGE(near.buf, length, near.lkey), to=(far.rkey, far.buf), wr_id=1)
+        client.post(e.IBV_WR_RDMA_WRITE, SGE(near.buf, length, near.lkey), to=(far.rkey, far.buf),
+                    wr_id=1)
         self.check(client.sent()[0], 1, e.IBV_WC_RDMA_WRITE)
         near.write(bytes(length), length)
-        client.post(e.IBV_WR_RDMA_READ, SGE(near.buf, length, near.lkey), to=(far.rkey, far.buf), wr_id=2)
+        client.post(e.IBV_WR_RDMA_READ, SGE(near.buf, length, near.lkey), to=(far.rkey, far.buf),
+                    wr_id=2)
         self.check(client.sent()[0], 2, e.IBV_WC_RDMA_READ)
         self.assertEqual(near.read(length, 0), data)
 
@@ -1814,14 +1864,17 @@ class TrafficTest(Case):
         attr.qp_state = e.IBV_QPS_SQD
         client.qp.modify(attr, e.IBV_QP_STATE)
         self.assertEqual(client.state(), e.IBV_QPS_SQD)
-        self.assertEqual([(wc.wr_id, wc.status) for wc in client.sent(8)], [(i, 0) for i in range(8)])
-        self.assertEqual([(wc.wr_id, wc.status) for wc in server.received(8)], [(i, 0) for i in range(8)])
+        self.assertEqual([(wc.wr_id, wc.status) for wc in client.sent(8)],
+                         [(i, 0) for i in range(8)])
+        self.assertEqual([(wc.wr_id, wc.status) for wc in server.received(8)],
+                         [(i, 0) for i in range(8)])
         attr.qp_state = e.IBV_QPS_RTS
         client.qp.modify(attr, e.IBV_QP_STATE)
         self.assertEqual(client.state(), e.IBV_QPS_RTS)
 
     def test_forks_while_other_threads_register(self):
-        """Each thread has the memory of another page of the heap converted and given back all the time."""
+        """Each thread has the memory of another page of the heap converted and given back all the
+        time."""
         client, server = self.pair()
         stop, failed, rounds = threading.Event(), [], [0] * 3
 
@@ -1856,7 +1909,8 @@ class TrafficTest(Case):
                     os._exit(0 if same else 1)
                 self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
                 self.assertEqual(server.mr.read(SIZE, 0), pattern(SIZE, i))
-                self.until(lambda b=before: failed or all(x > y for x, y in zip(rounds, b)), "registration")
+                self.until(lambda b=before: failed or all(x > y for x, y in zip(rounds, b)),
+                           "registration")
         finally:
             stop.set()
             for thread in threads:
@@ -1890,7 +1944,8 @@ class ErrorTest(Case):
         client, server = self.pair()
         client.recv(8)
         server.recv(9)
-        client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8), to=(server.mr.rkey ^ 0x5500, server.mr.buf), wr_id=1)
+        client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8),
+                    to=(server.mr.rkey ^ 0x5500, server.mr.buf), wr_id=1)
         client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8), to=server.at(), wr_id=2)
         first, second = client.sent(2)
         self.check(first, 1, status=e.IBV_WC_REM_ACCESS_ERR)
@@ -1902,7 +1957,8 @@ class ErrorTest(Case):
     def test_write_with_a_wrong_key(self):
         client, server = self.pair()
         server.recv(9)
-        client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 8), to=(server.mr.rkey ^ 0x5500, server.mr.buf), wr_id=1)
+        client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 8),
+                    to=(server.mr.rkey ^ 0x5500, server.mr.buf), wr_id=1)
         # A Write over iWARP completes when the bytes are sent, so its own completion may say
         # success; a read after it cannot.
         with contextlib.suppress(PyverbsRDMAError):
@@ -1996,7 +2052,8 @@ class ErrorTest(Case):
     def test_key_that_no_peer_may_invalidate(self):
         client, server = self.pair()
         server.recv(3)
-        client.qp.post_send(SendWR(wr_id=1, opcode=e.IBV_WR_SEND_WITH_INV, num_sge=1, sg=[client.sge(0, 8)],
+        client.qp.post_send(SendWR(wr_id=1, opcode=e.IBV_WR_SEND_WITH_INV, num_sge=1,
+                                   sg=[client.sge(0, 8)],
                                    imm_data=server.mr.rkey))
         self.assertNotEqual(server.received()[0].status, e.IBV_WC_SUCCESS)
         self.assertNotEqual(client.sent()[0].status, e.IBV_WC_SUCCESS)
@@ -2004,7 +2061,8 @@ class ErrorTest(Case):
 
     def test_region_is_not_invalidated_by_a_request(self):
         client, server = self.pair()
-        client.qp.post_send(SendWR(wr_id=1, opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=[], imm_data=client.mr.lkey))
+        client.qp.post_send(SendWR(wr_id=1, opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=[],
+                                   imm_data=client.mr.lkey))
         self.check(client.sent()[0], 1, e.IBV_WC_LOCAL_INV, status=e.IBV_WC_MW_BIND_ERR)
         self.ended(client, server)
 
@@ -2306,13 +2364,15 @@ class ExtendedQpTest(Case):
         self.check(client.sent()[0], 8, status=e.IBV_WC_WR_FLUSH_ERR)
 
     def test_operations_that_iwarp_lacks_are_refused(self):
-        for operation in (e.IBV_QP_EX_WITH_SEND_WITH_IMM, e.IBV_QP_EX_WITH_TSO, e.IBV_QP_EX_WITH_ATOMIC_WRITE):
+        for operation in (e.IBV_QP_EX_WITH_SEND_WITH_IMM, e.IBV_QP_EX_WITH_TSO,
+                          e.IBV_QP_EX_WITH_ATOMIC_WRITE):
             self.refuses(errno.EOPNOTSUPP, Side, self, self.pd, operations=operation)
 
     def test_create_flags_are_refused(self):
         cq = self.own(CQ(self.ctx, 8))
         mask = e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_CREATE_FLAGS
-        init = QPInitAttrEx(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(), pd=self.pd, comp_mask=mask,
+        init = QPInitAttrEx(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(), pd=self.pd,
+                            comp_mask=mask,
                             create_flags=e.IBV_QP_CREATE_SCATTER_FCS)
         self.refuses(errno.EOPNOTSUPP, QP, self.ctx, init)
 
@@ -2540,8 +2600,9 @@ class TwoProcessTest(Case):
 
     def peer(self, mode):
         """Starts the other process and waits until it listens."""
-        process = subprocess.Popen([sys.executable, __file__, "--peer", mode, "--host", OPTIONS.host,
-                                    "--port", str(OPTIONS.port)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([sys.executable, __file__, "--peer", mode, "--host",
+                                    OPTIONS.host, "--port", str(OPTIONS.port)],
+                                   stdout=subprocess.PIPE, text=True)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -2550,7 +2611,8 @@ class TwoProcessTest(Case):
 
     def call(self):
         """Returns a connected id of the synchronous kind."""
-        init = QPInitAttr(qp_type=e.IBV_QPT_RC, cap=QPCap(max_send_wr=4, max_recv_wr=4), sq_sig_all=1)
+        init = QPInitAttr(qp_type=e.IBV_QPT_RC, cap=QPCap(max_send_wr=4, max_recv_wr=4),
+                          sq_sig_all=1)
         cmid = self.own(CMID(creator=active(), qp_init_attr=init))
         return cmid
 
@@ -2623,7 +2685,8 @@ def peer(mode):
 def shrink():
     # Within a function, where unittest does not find it.
     class Shrinking(Case):
-        """A program of its own, which loses its device: it registers a file, has a peer write it, and cuts the file."""
+        """A program of its own, which loses its device: it registers a file, has a peer write it,
+        and cuts the file."""
 
         LENGTH = 64 * mmap.PAGESIZE
 
@@ -2638,7 +2701,8 @@ def shrink():
             self.check(client.sent()[0], 1)
             os.ftruncate(file, 0)
             # Each lands in a page that the file has lost.
-            client.post(e.IBV_WR_RDMA_WRITE, client.sge(), to=(mr.rkey, where + self.LENGTH // 2), wr_id=2)
+            client.post(e.IBV_WR_RDMA_WRITE, client.sge(), to=(mr.rkey, where + self.LENGTH // 2),
+                        wr_id=2)
             event = None
             while not event or event.event_type != e.IBV_EVENT_DEVICE_FATAL:
                 event = self.ctx.get_async_event()
