@@ -76,7 +76,8 @@ need_root() { ((EUID == 0)) || die "this needs root: run it with sudo"; }
 need_packages() {
     local p missing=() log
     for p in "$@"; do
-        [[ $(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null) == installed ]] || missing+=("$p")
+        [[ $(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null) == installed ]] ||
+            missing+=("$p")
     done
     ((${#missing[@]})) || return 0
     local get=(apt-get install -y --no-install-recommends "${missing[@]}")
@@ -105,7 +106,8 @@ need_promtool() {
         say "fetching promtool"
         dir=$(mktemp -d)
         defer rm -rf "$dir"
-        (cd "$dir" && apt-get download prometheus >/dev/null) || die "apt-get download prometheus failed"
+        (cd "$dir" && apt-get download prometheus >/dev/null) ||
+            die "apt-get download prometheus failed"
         mkdir -p "$tools"
         dpkg -x "$dir"/prometheus_*.deb "$tools"
     fi
@@ -135,7 +137,8 @@ need_mdbook() {
 
 # need_miri - installs the interpreter that finds undefined behaviour, a component of nightly Rust.
 need_miri() {
-    cargo +nightly --version >/dev/null 2>&1 || die "a nightly Rust is missing: rustup toolchain install nightly"
+    cargo +nightly --version >/dev/null 2>&1 ||
+        die "a nightly Rust is missing: rustup toolchain install nightly"
     cargo +nightly miri --version >/dev/null 2>&1 && return
     say "installing Miri"
     rustup component add --toolchain nightly miri rust-src

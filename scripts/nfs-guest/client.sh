@@ -28,7 +28,10 @@ check() { # NAME COMMAND...
     fi
 }
 is_mounted() { grep -q " /mnt nfs .*proto=rdma" /proc/mounts; }
-attach() { is_mounted || mount.nfs "$SERVER:$EXPORT" /mnt -o "rdma,port=$NFS_PORT,vers=3,nolock${MOUNT_OPTIONS:+,$MOUNT_OPTIONS}"; }
+attach() {
+    is_mounted || mount.nfs "$SERVER:$EXPORT" /mnt \
+        -o "rdma,port=$NFS_PORT,vers=3,nolock${MOUNT_OPTIONS:+,$MOUNT_OPTIONS}"
+}
 detach() { umount /mnt; }
 # Unmount to drop the cache, so that the following reads come over the wire.
 again() { detach && attach; }
@@ -48,12 +51,15 @@ names() (
     echo one >a && mv a b && [ ! -e a ] && [ "$(cat b)" = one ] || return 1
     echo two >c && mv c b && [ "$(cat b)" = two ] || return 1
     ln b hard && [ "$(stat -c %h b)" = 2 ] && ln -s b soft && [ "$(readlink soft)" = b ] || return 1
-    ln -s "$(head -c 1000 /dev/zero | tr '\0' x)" long && [ "$(readlink long | wc -c)" = 1001 ] || return 1
+    ln -s "$(head -c 1000 /dev/zero | tr '\0' x)" long && [ "$(readlink long | wc -c)" = 1001 ] ||
+        return 1
     rm b && [ "$(cat hard)" = two ] && [ ! -e soft ] && [ -L soft ] || return 1
     echo three >>hard && [ "$(cat hard)" = "two
 three" ] || return 1
-    truncate -s 100000 hard && [ "$(stat -c %s hard)" = 100000 ] && truncate -s 3 hard && [ "$(cat hard)" = two ] || return 1
-    chmod 640 hard && [ "$(stat -c %a hard)" = 640 ] && chown 7:8 hard && [ "$(stat -c %u:%g hard)" = 7:8 ] || return 1
+    truncate -s 100000 hard && [ "$(stat -c %s hard)" = 100000 ] && truncate -s 3 hard &&
+        [ "$(cat hard)" = two ] || return 1
+    chmod 640 hard && [ "$(stat -c %a hard)" = 640 ] && chown 7:8 hard &&
+        [ "$(stat -c %u:%g hard)" = 7:8 ] || return 1
     touch -d '2001-02-03 04:05:06' hard && [ "$(stat -c %Y hard)" = 981173106 ] || return 1
     mkfifo pipe && [ -p pipe ] || return 1
     if [ "$DEVICES" = 1 ]; then
@@ -84,8 +90,10 @@ rates() { sed -n 's/^ *\(READ\|WRITE\): bw=\([^ ]*\) .*/\1 \2/p' /tmp/fio.out | 
 verify_job() { # NAME BS RW MIB [OPTION...]
     name=$1 bs=$2 rw=$3 mib=$4
     shift 4
-    fio --name="$name" --directory=/mnt/fio --thread --ioengine=psync --direct=1 --size="${mib}m" --bs="$bs" --rw="$rw" \
-        --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 --eta=never --output=/tmp/fio.out "$@"
+    fio --name="$name" --directory=/mnt/fio --thread --ioengine=psync --direct=1 --size="${mib}m" \
+        --bs="$bs" --rw="$rw" \
+        --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 --eta=never \
+        --output=/tmp/fio.out "$@"
     status=$?
     grep -aE 'err=|verify:|IO error|read:|write:|READ:|WRITE:' /tmp/fio.out
     echo "@@rate $checked $(rates)@@"

@@ -15,12 +15,15 @@ marked() {
 # knfsd_start NAME VARIANT [MIB] - starts a guest that exports /export; returns when it does.
 knfsd_start() {
     {
-        printf '%s=%s\n' EXPORT_MIB "${3:-256}" NFS_PORT "$NFS_PORT" MOUNT_PORT "$MOUNT_PORT" ORDER_PORT "$ORDER_PORT"
+        printf '%s=%s\n' EXPORT_MIB "${3:-256}" NFS_PORT "$NFS_PORT" MOUNT_PORT "$MOUNT_PORT" \
+            ORDER_PORT "$ORDER_PORT"
         cat "$ROOT/scripts/nfs-guest/tree.sh" "$ROOT/scripts/nfs-guest/server.sh"
     } >"$OUT/$1-server.sh"
     KNFSD_CONSOLE=$OUT/$1-server.console.log
-    start knfsd "$OUT/$1-server.log" "$ROOT/scripts/siw-guest/run" --tap tap1 --ip "$SERVER_IP/24" --variant "$2" \
-        --with nfs --memory 768 --name server --log "$KNFSD_CONSOLE" --timeout 4500 "$OUT/$1-server.sh"
+    start knfsd "$OUT/$1-server.log" "$ROOT/scripts/siw-guest/run" --tap tap1 --ip "$SERVER_IP/24" \
+        --variant "$2" \
+        --with nfs --memory 768 --name server --log "$KNFSD_CONSOLE" --timeout 4500 \
+        "$OUT/$1-server.sh"
     wait_line "$KNFSD_CONSOLE" '@@mark serving@@' 300 "$knfsd"
 }
 # tell IP [LINE] - sends a line to ORDER_PORT of a guest, and waits until the guest is ready for it.
@@ -57,10 +60,15 @@ client_start() {
     (($3 == 0)) || with+=(--with fio)
     {
         printf '%s=%s\n' SERVER "$SERVER_IP" NFS_PORT "$NFS_PORT" EXPORT "${export:-/export}" \
-            MOUNT_OPTIONS "mountproto=tcp,mountport=$MOUNT_PORT${mount_host:+,mounthost=$mount_host}" FIO "$3" FIO_MIB "${fio:-2}" \
-            TREE "${tree:-/tree}" SMALL "${small:-/tree}" NAMES "${names:-600}" DEVICES "${devices:-1}" ORDER_PORT "$ORDER_PORT"
+            MOUNT_OPTIONS \
+            "mountproto=tcp,mountport=$MOUNT_PORT${mount_host:+,mounthost=$mount_host}" FIO "$3" \
+            FIO_MIB "${fio:-2}" \
+            TREE "${tree:-/tree}" SMALL "${small:-/tree}" NAMES "${names:-600}" DEVICES \
+            "${devices:-1}" ORDER_PORT "$ORDER_PORT"
         cat "$ROOT"/scripts/nfs-guest/{tree,client}.sh
     } >"$OUT/$1-client.sh"
-    start client "$OUT/$1-client.log" "$ROOT/scripts/siw-guest/run" --tap tap0 --ip "$CLIENT_IP/24" --variant "$2" \
-        "${with[@]}" --memory 1024 --name client --log "$OUT/$1-client.console.log" --timeout 4200 "$OUT/$1-client.sh"
+    start client "$OUT/$1-client.log" "$ROOT/scripts/siw-guest/run" --tap tap0 \
+        --ip "$CLIENT_IP/24" --variant "$2" \
+        "${with[@]}" --memory 1024 --name client --log "$OUT/$1-client.console.log" --timeout 4200 \
+        "$OUT/$1-client.sh"
 }

@@ -14,13 +14,21 @@ remote() { echo "$SERVER_IP:$NFS_PORT:/export/$1"; }
 # tried CHECK COMMAND... - passes if the command succeeds; its output is in OUT/VARIANT-CHECK.log.
 tried() {
     local log=$OUT/$variant-$1.log
-    if "${@:2}" >"$log" 2>&1; then ok "$1" "$(tail -n 1 "$log")"; else fail "$1" "$(tail -n 1 "$log"); $log"; fi
+    if "${@:2}" >"$log" 2>&1; then
+        ok "$1" "$(tail -n 1 "$log")"
+    else
+        fail "$1" "$(tail -n 1 "$log"); $log"
+    fi
 }
 # refused CHECK TEXT COMMAND... - passes if the command ends with status 1 and prints TEXT.
 refused() {
     local log=$OUT/$variant-$1.log status=0
     "${@:3}" >"$log" 2>&1 || status=$?
-    if ((status == 1)) && grep -q "$2" "$log"; then ok "$1" "$(tail -n 1 "$log")"; else fail "$1" "status $status; $log"; fi
+    if ((status == 1)) && grep -q "$2" "$log"; then
+        ok "$1" "$(tail -n 1 "$log")"
+    else
+        fail "$1" "status $status; $log"
+    fi
 }
 capture_server() { # CASE
     start capture "$OUT/$1.dumpcap.log" dumpcap -q -P -i tap1 -w "$OUT/$1.pcap"
@@ -28,7 +36,10 @@ capture_server() { # CASE
 }
 file_sums() (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sort -k 2)
 
-listed() { cmp <(on_wire ls "$(remote "$1")") <(cd "$2" && find . -mindepth 1 -maxdepth 1 -printf '%P\n' | LC_ALL=C sort); }
+listed() {
+    cmp <(on_wire ls "$(remote "$1")") \
+        <(cd "$2" && find . -mindepth 1 -maxdepth 1 -printf '%P\n' | LC_ALL=C sort)
+}
 shown() { cmp <(on_wire cat "$(remote "$1")") "$2"; }
 brought() { # copies from the server into a new directory
     on_wire cp -r --verify "$(remote "$1")" "$2" && diff -r "$3" "$2"
@@ -60,7 +71,8 @@ cut() { # LOCAL - stops knfsd during a copy, and starts it again
     knfsd_order "$variant" restart || return 1
     wait "$copy" || return 1
     sleep 1
-    connections=$(tshark -r "$OUT/$variant-cut.pcap" -Y "tcp.dstport == $NFS_PORT && tcp.flags.syn == 1" 2>/dev/null | wc -l)
+    connections=$(tshark -r "$OUT/$variant-cut.pcap" \
+        -Y "tcp.dstport == $NFS_PORT && tcp.flags.syn == 1" 2>/dev/null | wc -l)
     echo "$connections connections"
     ((connections >= 2))
 }
@@ -68,7 +80,8 @@ cut() { # LOCAL - stops knfsd during a copy, and starts it again
 client_run() {
     local local=$OUT/$variant-files
     say "siw variant $variant: boot"
-    WIRE=(--mount "$SERVER_IP:$MOUNT_PORT" --crc "${CRC_OPTION[$variant]}" --vdev net_af_packet0,iface=hd0
+    WIRE=(--mount "$SERVER_IP:$MOUNT_PORT" --crc "${CRC_OPTION[$variant]}"
+        --vdev net_af_packet0,iface=hd0
         --ip "$HEDDLE_IP/24")
     rm -rf "$local" "$OUT/$variant-"{back,links,bar}
     mkdir -p "$local"
@@ -86,7 +99,8 @@ client_run() {
     tried down brought corners "$OUT/$variant-back" "$local/corners"
     tried bar barred corners/1048577 "$OUT/$variant-bar" "$local/corners/1048577"
     refused link 'is a symbolic link here' astray corners "$OUT/$variant-links/corners" 4097
-    [[ ! -e $OUT/$variant-links/corners-astray ]] || fail link "$OUT/$variant-links/corners-astray was written"
+    [[ ! -e $OUT/$variant-links/corners-astray ]] ||
+        fail link "$OUT/$variant-links/corners-astray was written"
     tried version-1 brought_old corners/4097 "$local/corners/4097"
     refused missing 'the name is not there' on_wire cat "$(remote nowhere)"
     refused export 'in no export' on_wire ls "$SERVER_IP:$NFS_PORT:/elsewhere"
@@ -98,7 +112,9 @@ client_run() {
     capture_end || fail capture "ended badly"
     tried sums same_sums "$local"
     knfsd_end || fail server "ended with status $?"
-    judged rpcrdma "$OUT/$variant.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" --port "$NFS_PORT" "$OUT/$variant.pcap"
-    judged rpcrdma-cut "$OUT/$variant-cut.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" --port "$NFS_PORT" "$OUT/$variant-cut.pcap"
+    judged rpcrdma "$OUT/$variant.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" \
+        --port "$NFS_PORT" "$OUT/$variant.pcap"
+    judged rpcrdma-cut "$OUT/$variant-cut.rpcrdma.log" "$ROOT/scripts/check-rpcrdma-pcap" \
+        --port "$NFS_PORT" "$OUT/$variant-cut.pcap"
     rm -rf "$local" "$OUT/$variant-"{back,links,bar}
 }

@@ -11,7 +11,10 @@
 #   stats     prints what knfsd has counted
 #   end       powers the guest off
 
-go() { rpc.nfsd --no-udp --no-nfs-version 4 --nfs-version 3 --rdma="$NFS_PORT" 4 && wait_listen "$NFS_PORT"; }
+go() {
+    rpc.nfsd --no-udp --no-nfs-version 4 --nfs-version 3 --rdma="$NFS_PORT" 4 &&
+        wait_listen "$NFS_PORT"
+}
 stop() {
     rpc.nfsd 0
     while grep -q '^rdma' /proc/fs/nfsd/portlist; do usleep 50000; done

@@ -13,7 +13,8 @@ sums() (
 # chunk, with and without padding, one segment or several.
 corners() {
     mkdir -p "$1" || return 1
-    for size in 0 1 2 3 4 5 127 128 500 1000 1024 1025 2047 3000 4000 4095 4096 4097 8191 65535 65536 65537 1048577; do
+    for size in 0 1 2 3 4 5 127 128 500 1000 1024 1025 2047 3000 4000 4095 4096 4097 8191 65535 \
+        65536 65537 1048577; do
         head -c "$size" /dev/urandom >"$1/$size" || return 1
     done
 }

@@ -17,11 +17,11 @@
  *   -t MS     time without an event after which to give up (600000: the guest's clock may be fast)
  *
  * A line:  EVENT status=N local=A:P remote=A:P rr=N id=N private=LEN:HEX
- * rr and id (responder_resources, initiator_depth) and the private data are those of the event, for a
- * request and for an answer. LEN counts trailing zeros of the data, which HEX does not show.
+ * rr and id (responder_resources, initiator_depth) and the private data are those of the event, for
+ * a request and for an answer. LEN counts trailing zeros of the data, which HEX does not show.
  *
- * Exit status: 0 the connection was established and ended in order, or (-R) we refused it; 3 the peer
- * refused it; 4 the peer was not reached; 5 nothing happened; 1 any other outcome.
+ * Exit status: 0 the connection was established and ended in order, or (-R) we refused it; 3 the
+ * peer refused it; 4 the peer was not reached; 5 nothing happened; 1 any other outcome.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -232,7 +232,8 @@ static void do_connect(struct sockaddr_in *to)
 		die("source");
 	if (rdma_create_id(channel, &id, NULL, opt.udp ? RDMA_PS_UDP : RDMA_PS_TCP))
 		die("rdma_create_id");
-	if (rdma_resolve_addr(id, opt.source ? (struct sockaddr *)&from : NULL, (struct sockaddr *)to, 5000))
+	if (rdma_resolve_addr(id, opt.source ? (struct sockaddr *)&from : NULL,
+			      (struct sockaddr *)to, 5000))
 		die("rdma_resolve_addr");
 	rdma_ack_cm_event(expect(RDMA_CM_EVENT_ADDR_RESOLVED));
 	if (rdma_resolve_route(id, 5000))

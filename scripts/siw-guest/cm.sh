@@ -10,8 +10,8 @@ wrong() { # CASE WHAT
     FAILED=$((FAILED + 1))
 }
 guest_start() { # VARIABLE NAME IP TAP SCRIPT [VARIANT]
-    start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" --ip "$3/24" --variant "${6:-rxe}" --name "$2" \
-        --log "$OUT/$2.console.log" --timeout 300 "$5"
+    start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" --ip "$3/24" \
+        --variant "${6:-rxe}" --name "$2" --log "$OUT/$2.console.log" --timeout 300 "$5"
 }
 # Runs of programs in the guest: a guest's script calls `run CASE COMMAND...`; `saw CASE REGEX...`
 # checks that the run has lines that match these, in this order.
@@ -47,7 +47,12 @@ on_wire() { has_lines "$1" 'on the wire' "${@:2}"; }
 wire_of() { # FILE PORT
     awk -v port="port=$2" '
         FNR == NR { if ($2 == "REQ" && index($0, port " ")) ids[substr($3, 7)]; next }
-        { for (i = 3; i <= NF && i <= 4; i++) { split($i, f, "="); if (f[2] in ids) { print; next } } }' "$1" "$1"
+        {
+            for (i = 3; i <= NF && i <= 4; i++) {
+                split($i, f, "=")
+                if (f[2] in ids) { print; next }
+            }
+        }' "$1" "$1"
 }
 port_on_wire() { # CASE FILE PORT REGEX...
     wire_of "$2" "$3" >"$OUT/$1.wire.log"

@@ -33,8 +33,8 @@ marked() { # CONSOLE WORD... - prints the status that the guest marked with thes
     tr -d '\r' <"$1" | sed -n "s/^@@mark ${*:2} \([0-9]*\)@@$/\1/p" | tail -n 1
 }
 guest_start() { # VARIABLE RUN IP TAP VARIANT MTU SCRIPT
-    start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" --ip "$3/24" --mtu "$6" --variant "$5" \
-        --name "$2" --log "$OUT/$2.console.log" --timeout 9000 "$7"
+    start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" --ip "$3/24" \
+        --mtu "$6" --variant "$5" --name "$2" --log "$OUT/$2.console.log" --timeout 9000 "$7"
 }
 # with --only, skip the runs that the user does not name
 wanted() { [[ ! $only || ",$only," == *",$1,"* ]]; }
@@ -82,7 +82,8 @@ add_programs() { # programs whose clients send first
     add_perftest ib_send_lat -s 64 -n 200
 }
 add_p2p_programs() { # programs whose servers send first
-    add ucmatose ucmatose,count=5,size=3000 "timeout 9000 ucmatose -s $HEDDLE_IP -c 4 -C 5 -S 3000 -p @"
+    add ucmatose ucmatose,count=5,size=3000 \
+        "timeout 9000 ucmatose -s $HEDDLE_IP -c 4 -C 5 -S 3000 -p @"
     add_perftest ib_write_lat,size=64 -s 64 -n 200
 }
 begin() { LIST=() LISTEN=() COMMAND=() RPING_RUNS=() EXPECT=(); }
@@ -96,7 +97,8 @@ clients() {
     {
         echo 'failed=0'
         for name in "${LIST[@]}"; do
-            echo "echo '+ ${COMMAND[$name]}'; { ${COMMAND[$name]}; } >/tmp/out 2>&1; s=\$?; cat /tmp/out"
+            echo "echo '+ ${COMMAND[$name]}'"
+            echo "{ ${COMMAND[$name]}; } >/tmp/out 2>&1; s=\$?; cat /tmp/out"
             # cmtime and rdma_client return 0 whatever happens.
             echo "grep -iqE 'fail|error|unable|flush' /tmp/out && s=99"
             [[ ! ${EXPECT[$name]:-} ]] || echo "grep -qE '${EXPECT[$name]}' /tmp/out || s=98"
@@ -105,9 +107,10 @@ clients() {
         echo 'exit $failed'
     } >"$OUT/$run.sh"
     capture_start "$run"
-    start peer "$OUT/$run.peer.log" "$HEDDLE" serve -v --vdev "$VDEV" --mtu "$mtu" --ip "$HEDDLE_IP/24" \
-        "${LISTEN[@]}" "${@:5}"
-    wait_line "$OUT/$run.peer.log" '^[^+].*listening' 30 "$peer" || { result "$run" WRONG "no server"; return; }
+    start peer "$OUT/$run.peer.log" "$HEDDLE" serve -v --vdev "$VDEV" --mtu "$mtu" \
+        --ip "$HEDDLE_IP/24" "${LISTEN[@]}" "${@:5}"
+    wait_line "$OUT/$run.peer.log" '^[^+].*listening' 30 "$peer" ||
+        { result "$run" WRONG "no server"; return; }
     guest_start guest "$run" "$GUEST_IP" tap0 "$variant" "$mtu" "$OUT/$run.sh"
     wait "$guest" || true
     sleep 0.5
@@ -136,7 +139,8 @@ servers() {
     say "$run: siw $variant, MTU $mtu"
     port=7300
     for size in "${sizes[@]}"; do
-        echo "timeout 9000 rping -s -V -C 20 -S $size -a $GUEST_IP -p $port & wait_listen $port && mark listening $size"
+        echo "timeout 9000 rping -s -V -C 20 -S $size -a $GUEST_IP -p $port &"
+        echo "wait_listen $port && mark listening $size"
         # For 255, see interop-siw.
         echo "wait \$!; s=\$?; [ \$s != 255 ] || s=0; mark rping-$size \$s"
         port=$((port + 1))
@@ -147,8 +151,10 @@ servers() {
     for size in "${sizes[@]}"; do
         ours[$size]=0
         wait_line "$OUT/$run.console.log" "@@mark listening $size@@" 150 "$guest" &&
-            ip netns exec "$NS" timeout 60 "$HEDDLE" rping -c -V -C 20 -S "$size" -a "$GUEST_IP" -p "$port" \
-                --vdev "$VDEV" --mtu "$mtu" --ip "$HEDDLE_IP/24" "${@:5}" >>"$OUT/$run.peer.log" 2>&1 || ours[$size]=$?
+            ip netns exec "$NS" timeout 60 \
+                "$HEDDLE" rping -c -V -C 20 -S "$size" -a "$GUEST_IP" -p "$port" \
+                --vdev "$VDEV" --mtu "$mtu" --ip "$HEDDLE_IP/24" "${@:5}" >>"$OUT/$run.peer.log" \
+                2>&1 || ours[$size]=$?
         port=$((port + 1))
     done
     wait "$guest" || true
@@ -175,8 +181,10 @@ refused() {
     begin
     add_p2p_programs
     for name in "${LIST[@]}"; do echo "${COMMAND[$name]}; mark $name \$?"; done >"$OUT/$run.sh"
-    start peer "$OUT/$run.peer.log" "$HEDDLE" serve -v --vdev "$VDEV" --ip "$HEDDLE_IP/24" "${LISTEN[@]}"
-    wait_line "$OUT/$run.peer.log" '^[^+].*listening' 30 "$peer" || { result "$run" WRONG "no server"; return; }
+    start peer "$OUT/$run.peer.log" "$HEDDLE" serve -v --vdev "$VDEV" --ip "$HEDDLE_IP/24" \
+        "${LISTEN[@]}"
+    wait_line "$OUT/$run.peer.log" '^[^+].*listening' 30 "$peer" ||
+        { result "$run" WRONG "no server"; return; }
     guest_start guest "$run" "$GUEST_IP" tap0 fixed 1500 "$OUT/$run.sh"
     wait "$guest" || true
     stop "$peer" TERM || result "$run" WRONG "heddle serve ended with status $?"
@@ -201,17 +209,26 @@ killed() {
         echo "rping='timeout 9000 rping -c -V -S 4096 -a $HEDDLE_IP -p 7200'"
         echo '$rping -C 50 || exit 1; mark before; $rping -C 300 || exit 2; $rping -C 50 || exit 3'
     } >"$OUT/$run.sh"
-    start peer "$OUT/$run.peer.log" "$HEDDLE" serve -v --vdev "$VDEV" --ip "$HEDDLE_IP/24" --listen "$HEDDLE_IP:7200=rping"
-    wait_line "$OUT/$run.peer.log" '^[^+].*listening' 30 "$peer" || { result "$run" WRONG "no server"; return; }
+    start peer "$OUT/$run.peer.log" "$HEDDLE" serve -v --vdev "$VDEV" --ip "$HEDDLE_IP/24" \
+        --listen "$HEDDLE_IP:7200=rping"
+    wait_line "$OUT/$run.peer.log" '^[^+].*listening' 30 "$peer" ||
+        { result "$run" WRONG "no server"; return; }
     guest_start doomed doomed 10.88.0.3 tap1 fixed 1500 "$OUT/doomed.sh"
-    wait_line "$OUT/$run.peer.log" 'connected.*10\.88\.0\.3' 120 "$doomed" || { result "$run" WRONG "no first guest"; return; }
+    wait_line "$OUT/$run.peer.log" 'connected.*10\.88\.0\.3' 120 "$doomed" ||
+        { result "$run" WRONG "no first guest"; return; }
     guest_start guest "$run" "$GUEST_IP" tap0 fixed 1500 "$OUT/$run.sh"
-    wait_line "$OUT/$run.console.log" '@@mark before' 120 "$guest" || { result "$run" WRONG "no second guest"; return; }
+    wait_line "$OUT/$run.console.log" '@@mark before' 120 "$guest" ||
+        { result "$run" WRONG "no second guest"; return; }
     stop "$doomed" KILL 2>/dev/null || true # its QEMU dies with it
-    if wait "$guest"; then result "$run-others" ok; else result "$run-others" WRONG "the other guest: status $?"; fi
+    if wait "$guest"; then
+        result "$run-others" ok
+    else
+        result "$run-others" WRONG "the other guest: status $?"
+    fi
     # the time-out of retransmissions removes what is left of the first
     if wait_line "$OUT/$run.peer.log" '(ended|closed).*10\.88\.0\.3' 240 "$peer"; then
-        result "$run-itself" ok "$(grep '10\.88\.0\.3' "$OUT/$run.peer.log" | grep -o 'reason=.*' | tail -n 1)"
+        result "$run-itself" ok \
+            "$(grep '10\.88\.0\.3' "$OUT/$run.peer.log" | grep -o 'reason=.*' | tail -n 1)"
     else
         result "$run-itself" WRONG "its connection is still there"
     fi
@@ -222,7 +239,9 @@ full_matrix() {
     set_mtu 1500
     begin; add_rping 64 4096 65535; add_programs
     # 1,000 connections and their ends, 50 at a time
-    add connects-1000 cmtime "i=0; while [ \$i -lt 20 ]; do timeout 9000 cmtime -s $HEDDLE_IP -c 50 -p @ || break; i=\$((i + 1)); done; [ \$i = 20 ]"
+    local once="timeout 9000 cmtime -s $HEDDLE_IP -c 50 -p @"
+    add connects-1000 cmtime \
+        "i=0; while [ \$i -lt 20 ]; do $once || break; i=\$((i + 1)); done; [ \$i = 20 ]"
     clients fixed fixed 1500 0,1
     servers fixed fixed 1500 -,-
     begin; add_long_tests

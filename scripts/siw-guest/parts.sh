@@ -14,11 +14,13 @@ unpack_packages() { # PACKAGE... - into ROOTFS, with all dependencies that are n
     ROOTFS=$WORK/rootfs
     rm -rf "$ROOTFS" "$debs"
     mkdir "$ROOTFS" "$debs"
-    list=$(apt-get install --simulate -qq --no-install-recommends "$@" | sed -n 's/^Inst \([^ ]*\) .*/\1/p') ||
+    list=$(apt-get install --simulate -qq --no-install-recommends "$@" |
+        sed -n 's/^Inst \([^ ]*\) .*/\1/p') ||
         die "apt knows no way to install $*"
     [[ $list ]] || return 0
     # shellcheck disable=SC2086
-    (cd "$debs" && apt-get download -q -o APT::Sandbox::User=root $list >"$WORK/download.log" 2>&1) ||
+    (cd "$debs" &&
+        apt-get download -q -o APT::Sandbox::User=root $list >"$WORK/download.log" 2>&1) ||
         { cat "$WORK/download.log" >&2; die "could not download" $list; }
     for deb in "$debs"/*.deb; do dpkg-deb -x "$deb" "$ROOTFS"; done
 }
@@ -41,7 +43,9 @@ place_program() { # NAME... - with its shared libraries, and a link in /bin
         file=$(program "$name")
         place "$file"
         ln -s "${file#"$ROOTFS"}" "$IMG/bin/$name"
-        for lib in $(LD_LIBRARY_PATH=$LIBRARIES ldd "$file" | grep -oE '/[^ ]+\.so[^ ]*'); do place "$lib"; done
+        for lib in $(LD_LIBRARY_PATH=$LIBRARIES ldd "$file" | grep -oE '/[^ ]+\.so[^ ]*'); do
+            place "$lib"
+        done
     done
 }
 
@@ -59,8 +63,10 @@ part_nfs() {
     [[ -e $IMG/etc/netconfig ]] || die "no netconfig"
     printf '127.0.0.1 localhost\n' >"$IMG/etc/hosts"
     printf 'tcp 6 TCP\nudp 17 UDP\n' >"$IMG/etc/protocols"
-    printf 'sunrpc 111/tcp\nsunrpc 111/udp\nnfs 2049/tcp\nmountd 20048/tcp\nnfsrdma 20049/tcp\n' >"$IMG/etc/services"
-    printf 'root:x:0:0::/:/bin/sh\n_rpc:x:101:65534::/run:\nnobody:x:65534:65534::/:\n' >"$IMG/etc/passwd"
+    printf 'sunrpc 111/tcp\nsunrpc 111/udp\nnfs 2049/tcp\nmountd 20048/tcp\nnfsrdma 20049/tcp\n' \
+        >"$IMG/etc/services"
+    printf 'root:x:0:0::/:/bin/sh\n_rpc:x:101:65534::/run:\nnobody:x:65534:65534::/:\n' \
+        >"$IMG/etc/passwd"
     printf 'root:x:0:\nnogroup:x:65534:\n' >"$IMG/etc/group"
     for file in $(load_order rpcrdma nfsv3 nfsd); do
         ! grep -q "^/modules/[0-9]*-${file##*/}\$" "$WORK/has" || continue
@@ -117,7 +123,8 @@ libraries() { find "$ROOTFS" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:
 
 part_stamp() { # PART
     echo "image $(grep -v '^variant ' "$OUT/stamp" | sha256sum | cut -c1-16)"
-    echo "scripts $(declare -f unpack_packages program place place_program place_library libraries "part_$1" | sha256sum | cut -c1-16)"
+    local functions=(unpack_packages program place place_program place_library libraries "part_$1")
+    echo "scripts $(declare -f "${functions[@]}" | sha256sum | cut -c1-16)"
     case $1 in
     nfs) echo "nfs-kernel-server $(candidate nfs-kernel-server) rpcbind $(candidate rpcbind)" ;;
     fio) echo "fio $(candidate fio)" ;;
@@ -128,7 +135,10 @@ part_stamp() { # PART
 make_parts() {
     local part
     for part in "${PARTS[@]}"; do
-        if [[ -e $OUT/$part.cpio && $(cat "$OUT/$part.stamp" 2>/dev/null) == "$(part_stamp "$part")" ]]; then continue; fi
+        if [[ -e $OUT/$part.cpio &&
+            $(cat "$OUT/$part.stamp" 2>/dev/null) == "$(part_stamp "$part")" ]]; then
+            continue
+        fi
         rm -f "$OUT/$part.stamp"
         say "part $part"
         cpio -t --quiet <"$OUT/initramfs.cpio" | sed 's|^|/|' >"$WORK/has"

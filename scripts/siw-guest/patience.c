@@ -10,10 +10,12 @@
 struct rdma_cm_id;
 struct sockaddr;
 
-int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to, int timeout) {
-    int (*real)(struct rdma_cm_id *, struct sockaddr *, struct sockaddr *, int);
+typedef int resolve_addr(struct rdma_cm_id *, struct sockaddr *, struct sockaddr *, int);
+
+int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to,
+                      int timeout) {
+    resolve_addr *real = (resolve_addr *)dlsym(RTLD_NEXT, "rdma_resolve_addr");
     struct timespec pause = {.tv_nsec = 500000000};
-    real = (int (*)(struct rdma_cm_id *, struct sockaddr *, struct sockaddr *, int))dlsym(RTLD_NEXT, "rdma_resolve_addr");
     if (!real) {
         errno = ENOSYS;
         return -1;

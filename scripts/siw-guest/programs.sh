@@ -17,19 +17,23 @@ program_perftest() { # NAME LINE PROGRAM OPTION...
 # Programs whose server sends first, which MPA forbids unless the client asks for the peer-to-peer
 # model: Heddle's client asks, siw's only in the variants p2p and p2pread.
 list_server_first() {
-    program ucmatose 'ucmatose -p @ -C 5 -S 3000' 'ucmatose -s % -p @ -C 5 -S 3000' 'return status 0'
+    program ucmatose 'ucmatose -p @ -C 5 -S 3000' 'ucmatose -s % -p @ -C 5 -S 3000' \
+        'return status 0'
     program_perftest write_lat '^ *64 +200 ' ib_write_lat -s 64 -n 200
     program_perftest write_bw-both '^ *4096 +200 ' ib_write_bw -b -s 4096 -n 200
 }
 list_programs() {
     local test size
     for size in 64 4096 65535; do
-        program "rping-$size" "rping -s -V -C 20 -S $size -a % -p @" "rping -c -V -C 20 -S $size -a % -p @"
+        program "rping-$size" "rping -s -V -C 20 -S $size -a % -p @" \
+            "rping -c -V -C 20 -S $size -a % -p @"
     done
     # rdma_client ends with 0 whatever happens.
     program rdma_client 'rdma_server -p @' 'rdma_client -s % -p @' '^rdma_client: end 0'
-    program riostream 'riostream -p @ -I 10 -C 10 -T v' 'riostream -s % -p @ -I 10 -C 10 -T v' '^custom'
-    program rstream 'rstream -p @ -S 65536 -I 10 -C 10 -T v' 'rstream -s % -p @ -S 65536 -I 10 -C 10 -T v' '^custom'
+    program riostream 'riostream -p @ -I 10 -C 10 -T v' 'riostream -s % -p @ -I 10 -C 10 -T v' \
+        '^custom'
+    program rstream 'rstream -p @ -S 65536 -I 10 -C 10 -T v' \
+        'rstream -s % -p @ -S 65536 -I 10 -C 10 -T v' '^custom'
     for test in write_bw read_bw send_bw; do
         program_perftest "$test" '^ *65536 +60 ' "ib_$test" -s 65536 -n 60
         program_perftest "$test-4qp" '^ *4096 +200 ' "ib_$test" -q 4 -s 4096 -n 50
@@ -37,7 +41,9 @@ list_programs() {
     # Every length up to 8 MiB makes a capture of 80 MiB, so only one test does this.
     program_perftest write_bw-all '^ *8388608 +5 ' ib_write_bw -a -n 5
     program_perftest read_bw-events '^ *4096 +200 ' ib_read_bw -e -s 4096 -n 200
-    for test in read_lat send_lat; do program_perftest "$test" '^ *64 +200 ' "ib_$test" -s 64 -n 200; done
+    for test in read_lat send_lat; do
+        program_perftest "$test" '^ *64 +200 ' "ib_$test" -s 64 -n 200
+    done
 }
 
 command_of() { # COMMAND PORT SERVER
@@ -85,9 +91,11 @@ program_clients() {
     {
         echo 'failed=0'
         for name in "${PROGRAMS[@]}"; do
-            echo "timeout 9000 $(command_of "${CLIENT[$name]}" "$port" "$HEDDLE_IP") >/tmp/out 2>&1; s=\$?; cat /tmp/out"
+            echo "timeout 9000 $(command_of "${CLIENT[$name]}" "$port" "$HEDDLE_IP") \\"
+            echo "    >/tmp/out 2>&1; s=\$?; cat /tmp/out"
             echo "grep -iqE '$TROUBLE' /tmp/out && s=99"
-            [[ ! ${EXPECT_LINE[$name]} ]] || echo "grep -qE '${EXPECT_LINE[$name]}' /tmp/out || s=98"
+            [[ ! ${EXPECT_LINE[$name]} ]] ||
+                echo "grep -qE '${EXPECT_LINE[$name]}' /tmp/out || s=98"
             echo "[ \$s = 0 ] || failed=1; mark $name \$s"
             port=$((port + 1))
         done
@@ -158,9 +166,11 @@ program_servers() {
             # shellcheck disable=SC2046
             ip netns exec "$NS" timeout 120 env LD_PRELOAD="$OUT/patience.so" \
                 "$HEDDLE" run --socket "$OUT/programs.sock" -- \
-                $(command_of "${CLIENT[$name]}" "$port" "$GUEST_IP") >"$OUT/$run-$name.log" 2>&1 || s=$?
+                $(command_of "${CLIENT[$name]}" "$port" "$GUEST_IP") >"$OUT/$run-$name.log" 2>&1 ||
+                s=$?
             ! grep -iqE "$TROUBLE" "$OUT/$run-$name.log" || s=99
-            [[ ! ${EXPECT_LINE[$name]} ]] || grep -qE "${EXPECT_LINE[$name]}" "$OUT/$run-$name.log" || s=98
+            [[ ! ${EXPECT_LINE[$name]} ]] ||
+                grep -qE "${EXPECT_LINE[$name]}" "$OUT/$run-$name.log" || s=98
             ours[$name]=$s
         fi
         port=$((port + 1))

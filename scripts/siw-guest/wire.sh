@@ -12,7 +12,9 @@ inside ip tuntap add dev tap1 mode tap # for a second guest
 inside ip link add hd0 type veth peer name hd1
 for dev in tap0 tap1 hd1; do inside ip link set "$dev" master br0; done
 for dev in br0 tap0 tap1 hd0 hd1; do inside ip link set "$dev" up; done
-for dev in hd0 hd1; do inside ethtool -K "$dev" tx off tso off gso off gro off rxvlan off txvlan off >/dev/null; done
+for dev in hd0 hd1; do
+    inside ethtool -K "$dev" tx off tso off gso off gro off rxvlan off txvlan off >/dev/null
+done
 
 # wire_tamper LOG RULE... - puts siw-guest/tamper into the wire of the first guest.
 wire_tamper() {
