@@ -203,7 +203,10 @@ mod tests {
         }
 
         #[test]
-        fn test_checksum_of_two_parts_equals_checksum_of_whole_at_any_cut(v in proptest::collection::vec(any::<u8>(), 1..300), cut in 0usize..300) {
+        fn test_checksum_of_two_parts_equals_checksum_of_whole_at_any_cut(
+            v in proptest::collection::vec(any::<u8>(), 1..300),
+            cut in 0usize..300,
+        ) {
             let cut = cut.min(v.len());
             let joined = Sum::of(&v[..cut]).add_at(cut, Sum::of(&v[cut..]));
             prop_assert_eq!(joined.folded() % 0xffff, Sum::of(&v).folded() % 0xffff);

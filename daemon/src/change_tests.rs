@@ -201,7 +201,8 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
     let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
                 registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\nrnr-wait = \"9s\"\n[[port]]\n\
-                name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\naddresses = [\"10.0.0.2/24\"]\n\
+                name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\n\
+                addresses = [\"10.0.0.2/24\"]\n\
                 gateway = \"10.0.0.3\"\n[[listen]]\naddress = \"10.0.0.2:1\"\nservice = \"sink\"\n";
     let new = Config::parse(text, &Accounts::default()).unwrap();
     let keys: Vec<_> = changes(&old, &new).unwrap_err().iter().map(|f| f.key).collect();

@@ -250,7 +250,8 @@ mod tests {
     #[test]
     fn test_peer_limits_of_file_reach_worker_setup() {
         let text = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n\
-                    [limits]\npeer-connections = 9\nfpdu-memory = 3\nrnr-wait = \"7s\"\n[mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
+                    [limits]\npeer-connections = 9\nfpdu-memory = 3\nrnr-wait = \"7s\"\n\
+                    [mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
                     zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n";
         let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
         let s = setup(text);

@@ -64,7 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let chunk = Size(u32::try_from(CHUNK).unwrap_or(u32::MAX));
     say(&format!(
         "{name}: {len} bytes, SHA-256 {hash}\n\
-         from one RNIC to another, rings between them, MTU {mtu}, CRC-32C; operations of {chunk}, {WINDOW} outstanding\n\
+         from one RNIC to another, rings between them, MTU {mtu}, CRC-32C; \
+         operations of {chunk}, {WINDOW} outstanding\n\
          fetch-add and cmp-swap: 8 bytes each, all of them count in the same 64 bits of the peer's memory\n\
          p50 to max: microseconds from posting an operation to its completion\n\n",
         hash = hex(&mover.hash()),

@@ -29,7 +29,12 @@ pub(crate) struct Args {
     #[arg(short = 'a', value_name = "ADDR", required_unless_present = "server")]
     addr: Option<IpAddr>,
     /// TCP port to connect to, or to listen on
-    #[arg(short = 'p', value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        short = 'p',
+        value_name = "PORT",
+        default_value_t = DEFAULT_PORT,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     port: u16,
     /// Messages; 0 for no limit (the client decides when to stop)
     #[arg(short = 'C', value_name = "COUNT", default_value_t = 0)]

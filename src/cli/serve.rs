@@ -45,7 +45,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     net: NetArgs,
     /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
-    #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required_unless_present_any = ["config", "private"], long_help = listen_help())]
+    #[arg(
+        long = "listen",
+        value_name = "ADDR:PORT=SERVICE",
+        required_unless_present_any = ["config", "private"],
+        long_help = listen_help()
+    )]
     listen: Vec<ServiceSpec>,
     /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]

@@ -10,7 +10,7 @@ use heddle_ibverbs::abi::*;
 /// Structures with their fields; `as` gives the header's name of a field if it differs, or the
 /// first of several fields that are one field here.
 macro_rules! structures {
-    ($($name:ident { $($field:ident $(as $c:literal)?),* })*) => {
+    ($($name:ident { $($field:ident $(as $c:literal)?),* $(,)? })*) => {
         fn structures() -> Vec<(&'static str, usize, Vec<(&'static str, usize)>)> {
             vec![$((
                 stringify!($name),
@@ -41,34 +41,97 @@ macro_rules! numbers {
 structures! {
     ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
     ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
-    ib_uverbs_ah_attr { dgid as "grh.dgid", flow_label as "grh.flow_label", sgid_index as "grh.sgid_index", hop_limit as "grh.hop_limit", traffic_class as "grh.traffic_class", grh_reserved as "grh.reserved", dlid, sl, src_path_bits, static_rate, is_global, port_num, reserved }
-    ib_uverbs_qp_attr { qp_attr_mask, qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, ah_attr, alt_ah_attr, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry, alt_port_num, alt_timeout, reserved }
-    ib_user_path_rec { dgid, sgid, dlid, slid, raw_traffic, flow_label, reversible, mtu, pkey, hop_limit, traffic_class, numb_path, sl, mtu_selector, rate_selector, rate, packet_life_time_selector, packet_life_time, preference }
-    ibv_sa_path_rec { dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible, numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector, packet_life_time, preference }
-    ibv_context_ops { _compat_first as "_compat_query_device", alloc_mw, bind_mw, dealloc_mw, _compat_create_cq, poll_cq, req_notify_cq, _compat_cq_srq as "_compat_cq_event", post_srq_recv, _compat_qp as "_compat_create_qp", post_send, post_recv, _compat_last as "_compat_create_ah" }
+    ib_uverbs_ah_attr {
+        dgid as "grh.dgid", flow_label as "grh.flow_label", sgid_index as "grh.sgid_index",
+        hop_limit as "grh.hop_limit", traffic_class as "grh.traffic_class",
+        grh_reserved as "grh.reserved", dlid, sl, src_path_bits, static_rate, is_global, port_num,
+        reserved,
+    }
+    ib_uverbs_qp_attr {
+        qp_attr_mask, qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn,
+        dest_qp_num, qp_access_flags, ah_attr, alt_ah_attr, max_send_wr, max_recv_wr, max_send_sge,
+        max_recv_sge, max_inline_data, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining,
+        max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry,
+        alt_port_num, alt_timeout, reserved,
+    }
+    ib_user_path_rec {
+        dgid, sgid, dlid, slid, raw_traffic, flow_label, reversible, mtu, pkey, hop_limit,
+        traffic_class, numb_path, sl, mtu_selector, rate_selector, rate, packet_life_time_selector,
+        packet_life_time, preference,
+    }
+    ibv_sa_path_rec {
+        dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible,
+        numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector,
+        packet_life_time, preference,
+    }
+    ibv_context_ops {
+        _compat_first as "_compat_query_device", alloc_mw, bind_mw, dealloc_mw, _compat_create_cq,
+        poll_cq, req_notify_cq, _compat_cq_srq as "_compat_cq_event", post_srq_recv,
+        _compat_qp as "_compat_create_qp", post_send, post_recv,
+        _compat_last as "_compat_create_ah",
+    }
     ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
     ibv_values_ex { comp_mask, raw_clock }
-    verbs_context { query_port, advise_mr, alloc_null_mr, counters as "read_counters", device_memory as "reg_dm_mr", flow_actions as "modify_flow_action_esp", modify_qp_rate_limit, alloc_parent_domain, dealloc_td, alloc_td, modify_cq, post_srq_ops, work_queues as "destroy_rwq_ind_table", query_rt_values, create_cq_ex, _priv as "priv", query_device_ex, flows as "ibv_destroy_flow", open_qp, create_qp_ex, get_srq_num, create_srq_ex, open_xrcd, close_xrcd, _abi_placeholder3 as "_ABI_placeholder3", sz, context }
+    verbs_context {
+        query_port, advise_mr, alloc_null_mr, counters as "read_counters",
+        device_memory as "reg_dm_mr", flow_actions as "modify_flow_action_esp",
+        modify_qp_rate_limit, alloc_parent_domain, dealloc_td, alloc_td, modify_cq, post_srq_ops,
+        work_queues as "destroy_rwq_ind_table", query_rt_values, create_cq_ex, _priv as "priv",
+        query_device_ex, flows as "ibv_destroy_flow", open_qp, create_qp_ex, get_srq_num,
+        create_srq_ex, open_xrcd, close_xrcd, _abi_placeholder3 as "_ABI_placeholder3", sz, context,
+    }
     ibv_comp_channel { context, fd, refcnt }
     ibv_cq { context, channel, cq_context, handle, cqe, mutex, cond, comp_events_completed, async_events_completed }
-    ibv_wc { wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits }
+    ibv_wc {
+        wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index,
+        slid, sl, dlid_path_bits,
+    }
     ibv_cq_init_attr_ex { cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain }
     ibv_modify_cq_attr { attr_mask, cq_count as "moderate.cq_count", cq_period as "moderate.cq_period" }
     ibv_poll_cq_attr { comp_mask }
     ibv_wc_tm_info { tag, r#priv as "priv" }
-    ibv_cq_ex { base as "context", comp_mask, status, wr_id, start_poll, next_poll, end_poll, read_opcode, read_vendor_err, read_byte_len, read_imm_data, read_qp_num, read_src_qp, read_wc_flags, read_slid, read_sl, read_dlid_path_bits, read_completion_ts, read_cvlan, read_flow_tag, read_tm_info, read_completion_wallclock_ns }
+    ibv_cq_ex {
+        base as "context", comp_mask, status, wr_id, start_poll, next_poll, end_poll, read_opcode,
+        read_vendor_err, read_byte_len, read_imm_data, read_qp_num, read_src_qp, read_wc_flags,
+        read_slid, read_sl, read_dlid_path_bits, read_completion_ts, read_cvlan, read_flow_tag,
+        read_tm_info, read_completion_wallclock_ns,
+    }
     ibv_device { _ops, node_type, transport_type, name, dev_name, dev_path, ibdev_path }
-    ibv_device_attr { fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id, vendor_part_id, hw_ver, max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd, max_qp_rd_atom, max_ee_rd_atom, max_res_rd_atom, max_qp_init_rd_atom, max_ee_init_rd_atom, atomic_cap, max_ee, max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp, max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr, max_map_per_fmr, max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay, phys_port_cnt }
+    ibv_device_attr {
+        fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap, vendor_id, vendor_part_id,
+        hw_ver, max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd, max_cq, max_cqe, max_mr,
+        max_pd, max_qp_rd_atom, max_ee_rd_atom, max_res_rd_atom, max_qp_init_rd_atom,
+        max_ee_init_rd_atom, atomic_cap, max_ee, max_rdd, max_mw, max_raw_ipv6_qp, max_raw_ethy_qp,
+        max_mcast_grp, max_mcast_qp_attach, max_total_mcast_qp_attach, max_ah, max_fmr,
+        max_map_per_fmr, max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay,
+        phys_port_cnt,
+    }
     ibv_query_device_ex_input { comp_mask }
-    ibv_odp_caps { general_caps, rc_odp_caps as "per_transport_caps.rc_odp_caps", uc_odp_caps as "per_transport_caps.uc_odp_caps", ud_odp_caps as "per_transport_caps.ud_odp_caps" }
+    ibv_odp_caps {
+        general_caps, rc_odp_caps as "per_transport_caps.rc_odp_caps",
+        uc_odp_caps as "per_transport_caps.uc_odp_caps",
+        ud_odp_caps as "per_transport_caps.ud_odp_caps",
+    }
     ibv_tso_caps { max_tso, supported_qpts }
-    ibv_rss_caps { supported_qpts, max_rwq_indirection_tables, max_rwq_indirection_table_size, rx_hash_fields_mask, rx_hash_function }
+    ibv_rss_caps {
+        supported_qpts, max_rwq_indirection_tables, max_rwq_indirection_table_size,
+        rx_hash_fields_mask, rx_hash_function,
+    }
     ibv_packet_pacing_caps { qp_rate_limit_min, qp_rate_limit_max, supported_qpts }
     ibv_tm_caps { max_rndv_hdr_size, max_num_tags, flags, max_ops, max_sge }
     ibv_cq_moderation_caps { max_cq_count, max_cq_period }
     ibv_pci_atomic_caps { fetch_add, swap, compare_swap }
-    ibv_device_attr_ex { orig_attr, comp_mask, odp_caps, completion_timestamp_mask, hca_core_clock, device_cap_flags_ex, tso_caps, rss_caps, max_wq_type_rq, packet_pacing_caps, raw_packet_caps, tm_caps, cq_mod_caps, max_dm_size, pci_atomic_caps, xrc_odp_caps, phys_port_cnt_ex }
-    ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2 }
+    ibv_device_attr_ex {
+        orig_attr, comp_mask, odp_caps, completion_timestamp_mask, hca_core_clock,
+        device_cap_flags_ex, tso_caps, rss_caps, max_wq_type_rq, packet_pacing_caps,
+        raw_packet_caps, tm_caps, cq_mod_caps, max_dm_size, pci_atomic_caps, xrc_odp_caps,
+        phys_port_cnt_ex,
+    }
+    ibv_port_attr {
+        state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr,
+        qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout,
+        init_type_reply, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2,
+    }
     ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
     ibv_async_event { element, event_type }
     ibv_pd { context, handle }
@@ -79,14 +142,34 @@ structures! {
     ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
     ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
     ibv_rx_hash_conf { rx_hash_function, rx_hash_key_len, rx_hash_key, rx_hash_fields_mask }
-    ibv_qp_init_attr_ex { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, comp_mask, pd, xrcd, create_flags, max_tso_header, rwq_ind_tbl, rx_hash_conf, source_qpn, send_ops_flags }
-    ibv_qp_attr { qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, cap, ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry, alt_port_num, alt_timeout, rate_limit }
+    ibv_qp_init_attr_ex {
+        qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, comp_mask, pd, xrcd,
+        create_flags, max_tso_header, rwq_ind_tbl, rx_hash_conf, source_qpn, send_ops_flags,
+    }
+    ibv_qp_attr {
+        qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn, sq_psn, dest_qp_num,
+        qp_access_flags, cap, ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify,
+        sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt,
+        rnr_retry, alt_port_num, alt_timeout, rate_limit,
+    }
     ibv_sge { addr, length, lkey }
-    ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr, remote_srqn as "qp_type.xrc.remote_srqn", bind_mw }
+    ibv_send_wr {
+        wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr,
+        remote_srqn as "qp_type.xrc.remote_srqn", bind_mw,
+    }
     ibv_recv_wr { wr_id, next, sg_list, num_sge }
-    ibv_qp { context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond, events_completed }
+    ibv_qp {
+        context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond,
+        events_completed,
+    }
     ibv_data_buf { addr, length }
-    ibv_qp_ex { qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add, wr_bind_mw, wr_local_inv, wr_rdma_read, wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm, wr_send_inv, wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data, wr_set_inline_data_list, wr_set_sge, wr_set_sge_list, wr_start, wr_complete, wr_abort, wr_atomic_write }
+    ibv_qp_ex {
+        qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add, wr_bind_mw,
+        wr_local_inv, wr_rdma_read, wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm,
+        wr_send_inv, wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data,
+        wr_set_inline_data_list, wr_set_sge, wr_set_sge_list, wr_start, wr_complete, wr_abort,
+        wr_atomic_write,
+    }
     ibv_ece { vendor_id, options, comp_mask }
     ibv_srq { context, srq_context, pd, handle, mutex, cond, events_completed }
     ibv_srq_attr { max_wr, max_sge, srq_limit }

@@ -64,7 +64,10 @@ fn test_decoder_skips_connections_without_mpa_unless_port_is_given() {
 proptest! {
     #[test]
     fn prop_changed_and_shuffled_frames_are_read(
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        changes in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()),
+            0..8,
+        ),
         swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..4),
         cut in any::<prop::sample::Index>(),
     ) {

@@ -26,7 +26,10 @@ fn header() -> impl Strategy<Value = DdpHeader> {
 
 proptest! {
     #[test]
-    fn test_ddp_header_parses_back_as_it_was_emitted(h in header(), payload in proptest::collection::vec(any::<u8>(), 0..9)) {
+    fn test_ddp_header_parses_back_as_it_was_emitted(
+        h in header(),
+        payload in proptest::collection::vec(any::<u8>(), 0..9),
+    ) {
         let mut b = vec![0xee; h.len()];
         prop_assert_eq!(h.emit(&mut b), h.len());
         b.extend_from_slice(&payload);

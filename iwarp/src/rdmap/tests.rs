@@ -296,7 +296,13 @@ fn test_unknown_term_code_prints_its_numbers() {
 
 proptest! {
     #[test]
-    fn test_read_request_parses_back_as_it_was_emitted(sink_stag: u32, sink_to: u64, size: u32, src_stag: u32, src_to: u64) {
+    fn test_read_request_parses_back_as_it_was_emitted(
+        sink_stag: u32,
+        sink_to: u64,
+        size: u32,
+        src_stag: u32,
+        src_to: u64,
+    ) {
         let r = ReadRequest { sink_stag: Stag(sink_stag), sink_to, size, src_stag: Stag(src_stag), src_to };
         prop_assert_eq!(ReadRequest::parse(&r.emit()), Ok(r));
     }

@@ -86,7 +86,12 @@ struct Connect {
     #[arg(long, value_name = "N", default_value_t = 0)]
     rounds: u64,
     /// Bytes of the longest message, 1 to 16384
-    #[arg(long, value_name = "N", default_value_t = SLOT as u64, value_parser = clap::value_parser!(u64).range(1..=SLOT as u64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = SLOT as u64,
+        value_parser = clap::value_parser!(u64).range(1..=SLOT as u64)
+    )]
     longest: u64,
     /// Seed that determines bytes, lengths and operations
     #[arg(long, default_value_t = 1)]

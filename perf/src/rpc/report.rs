@@ -280,7 +280,11 @@ mod tests {
         let text = serde_json::to_string(&one).unwrap();
         let v: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut names: Vec<&str> = v.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut documented: Vec<&str> = "op call version private_data mode size qps depth mtu crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns verified per_call rounds ratio raw".split(' ').collect();
+        let mut documented: Vec<&str> = "op call version private_data mode size qps depth mtu \
+            crc wire lcores seconds bytes ops gbit_per_s mops_per_s latency_ns verified per_call \
+            rounds ratio raw"
+            .split(' ')
+            .collect();
         names.sort_unstable();
         documented.sort_unstable();
         assert_eq!(names, documented);

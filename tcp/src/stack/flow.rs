@@ -163,7 +163,10 @@ mod tests {
     proptest! {
         /// Few distinct hashes make long probe runs that wrap around the end of the table.
         #[test]
-        fn test_flow_table_behaves_as_a_map(ops in proptest::collection::vec((0u32..24, any::<bool>()), 0..300), spread in 1u64..9) {
+        fn test_flow_table_behaves_as_a_map(
+            ops in proptest::collection::vec((0u32..24, any::<bool>()), 0..300),
+            spread in 1u64..9,
+        ) {
             let hash = |i: u32| 14 + u64::from(i) % spread;
             let (mut t, mut model) = (FlowTable::new(16), BTreeMap::new());
             for (i, put) in ops {

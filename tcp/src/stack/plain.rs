@@ -205,7 +205,9 @@ mod tests {
         #[test]
         fn test_a_plain_frame_is_what_the_parsers_make_of_it(
             numbers: (u32, u32, u16, u32, u32), payload in proptest::collection::vec(any::<u8>(), 0..150),
-            changes in proptest::collection::vec((0usize..LEN, any::<u8>()), 0..3), padding in 0usize..8, cut in 0usize..80,
+            changes in proptest::collection::vec((0usize..LEN, any::<u8>()), 0..3),
+            padding in 0usize..8,
+            cut in 0usize..80,
         ) {
             let (seq, ack, window, val, ecr) = numbers;
             let seg = TxSegment {

@@ -217,7 +217,9 @@ mod tests {
             prop_assert_eq!(p.payload(), &payload[..]);
 
             // With offload the port adds up everything from the TCP header on.
-            let f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), TxBody::Owned(payload.clone()), Offloads { tcp: true, ip: true });
+            let body = TxBody::Owned(payload.clone());
+            let offloads = Offloads { tcp: true, ip: true };
+            let f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), body, offloads);
             prop_assert_eq!(f.tcp_checksum, TcpChecksum::Offloaded);
             let mut b = f.header[TCP_AT..].to_vec();
             b.extend(&payload);

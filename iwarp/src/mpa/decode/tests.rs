@@ -171,7 +171,8 @@ proptest! {
         let mut bytes = stream(&[send(1, &payload)], framing);
         // Flip any byte except the length, which would make it another FPDU.
         let header = if markers { 4 } else { 0 };
-        let at = if at % bytes.len() == header || at % bytes.len() == header + 1 { bytes.len() - 1 } else { at % bytes.len() };
+        let at = at % bytes.len();
+        let at = if at == header || at == header + 1 { bytes.len() - 1 } else { at };
         bytes[at] ^= flip;
         let d = decode(&bytes, framing).next().unwrap();
         let is_bad = matches!(d.crc, CrcVerdict::Bad { .. });

@@ -140,14 +140,17 @@ fn test_marker_removal_returns_none_for_incomplete_fpdu() {
 proptest! {
     #[test]
     fn test_marker_removal_restores_fpdus_that_insert_marked(
-        ulpdus in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..1700), 1..6), start in 0u64..300, crc: bool,
+        ulpdus in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..1700), 1..6),
+        start in 0u64..300,
+        crc: bool,
     ) {
         let start = start * 4;
         let (mut stream, mut cuts) = (Vec::new(), vec![0]);
         for u in &ulpdus {
             let before = stream.len();
             insert(&plain(u, crc), start + before as u64, crc, &mut stream);
-            prop_assert_eq!(stream.len() - before, marked_len(fpdu::fpdu_len(u16::try_from(u.len()).unwrap()), start + before as u64));
+            let len = fpdu::fpdu_len(u16::try_from(u.len()).unwrap());
+            prop_assert_eq!(stream.len() - before, marked_len(len, start + before as u64));
             cuts.push(stream.len());
         }
         // The stream has a marker at every multiple of 512 and nowhere else.
@@ -180,7 +183,10 @@ proptest! {
     }
 
     #[test]
-    fn test_marker_removal_returns_for_any_bytes(b in proptest::collection::vec(any::<u8>(), 0..3000), offset in 0u64..5000) {
+    fn test_marker_removal_returns_for_any_bytes(
+        b in proptest::collection::vec(any::<u8>(), 0..3000),
+        offset in 0u64..5000,
+    ) {
         if let Some(u) = remove(&b, offset) {
             prop_assert!(u.consumed <= b.len());
         }

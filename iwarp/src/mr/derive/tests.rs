@@ -598,7 +598,10 @@ impl Model {
 
 proptest! {
     #[test]
-    fn test_region_table_matches_model_for_any_steps(steps in proptest::collection::vec(step(), 1..120), seed in any::<u64>()) {
+    fn test_region_table_matches_model_for_any_steps(
+        steps in proptest::collection::vec(step(), 1..120),
+        seed in any::<u64>(),
+    ) {
         let t = MrTable::new(&Seed::from_u64(seed), 8);
         let mut m = Model::default();
         let mut regions = 0u64;

@@ -119,7 +119,9 @@ proptest! {
     }
 
     #[test]
-    fn test_random_bytes_do_not_affect_a_good_connection(bad in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..40)) {
+    fn test_random_bytes_do_not_affect_a_good_connection(
+        bad in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..40),
+    ) {
         let mut b = listening_b(8);
         let (id, mut mine, next) = established(&mut b, ms(1));
         for mut f in bad {
@@ -143,7 +145,10 @@ proptest! {
     /// connection, but nothing panics, and the reported payload lies in the frame.
     #[test]
     fn test_hostile_peer_of_a_connection_causes_no_panic(
-        segs in proptest::collection::vec((-70_000i64..70_000, -3000i64..3000, any::<u8>(), any::<u16>(), 0usize..1461), 1..60),
+        segs in proptest::collection::vec(
+            (-70_000i64..70_000, -3000i64..3000, any::<u8>(), any::<u16>(), 0usize..1461),
+            1..60,
+        ),
         send in 0usize..50_000,
     ) {
         let mut b = listening_b(8);

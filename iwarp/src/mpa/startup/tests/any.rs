@@ -60,7 +60,10 @@ fn feed(bytes: &[u8], cut: usize) {
 
 proptest! {
     #[test]
-    fn test_startup_frame_parses_back_as_it_was_emitted((frame, data) in any_frame(), more in proptest::collection::vec(any::<u8>(), 0..5)) {
+    fn test_startup_frame_parses_back_as_it_was_emitted(
+        (frame, data) in any_frame(),
+        more in proptest::collection::vec(any::<u8>(), 0..5),
+    ) {
         let frame = Frame { private_data: &data, ..frame };
         let mut bytes = frame.emit().unwrap();
         let len = bytes.len();
@@ -72,7 +75,10 @@ proptest! {
     }
 
     #[test]
-    fn test_startup_machines_survive_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..600), cut in 0usize..600) {
+    fn test_startup_machines_survive_any_bytes(
+        bytes in proptest::collection::vec(any::<u8>(), 0..600),
+        cut in 0usize..600,
+    ) {
         feed(&bytes, cut);
     }
 
