@@ -48,7 +48,9 @@ static void commands(void)
 	struct rdma_ucm_bind_ip bind_ip = { .id = 9 };
 	struct rdma_ucm_bind bind = { .id = 9, .addr_size = sizeof us };
 	struct rdma_ucm_resolve_ip resolve_ip = { .id = 9, .timeout_ms = 4 };
-	struct rdma_ucm_resolve_addr resolve = { .id = 9, .timeout_ms = 4, .src_size = sizeof us, .dst_size = sizeof us };
+	struct rdma_ucm_resolve_addr resolve = {
+		.id = 9, .timeout_ms = 4, .src_size = sizeof us, .dst_size = sizeof us
+	};
 	struct rdma_ucm_resolve_route route = { .id = 9, .timeout_ms = 4 };
 	struct rdma_ucm_query query = { .response = 2, .id = 9 };
 	struct rdma_ucm_connect connect = { .conn_param = param(), .id = 9 };
@@ -137,7 +139,8 @@ static void answers(void)
 	is(&route.src_addr, 1, 1111), is(&route.dst_addr, 2, 2222);
 	assert(!memcmp(route.ib_route[0].sgid, mapped, 16) && route.ib_route[0].dgid[15] == 2);
 	take(&addr, sizeof addr);
-	assert(!memcmp(&addr.node_guid, "\1\2\3\4\5\6\7\10", 8) && addr.port_num == 1 && addr.pkey == 0xffff);
+	assert(!memcmp(&addr.node_guid, "\1\2\3\4\5\6\7\10", 8));
+	assert(addr.port_num == 1 && addr.pkey == 0xffff);
 	assert(addr.src_size == sizeof(struct sockaddr_in) && addr.dst_size == addr.src_size);
 	assert(addr.ibdev_index == 3);
 	is(&addr.src_addr, 1, 1111), is(&addr.dst_addr, 2, 2222);
@@ -148,7 +151,8 @@ static void answers(void)
 	assert(gid.src_size == sizeof *ib && ib->sib_family == AF_IB && ntohs(ib->sib_pkey) == 0xffff);
 	assert(!memcmp(&ib->sib_addr, mapped, 16) && be64toh(ib->sib_sid) == (RDMA_PS_TCP << 16) + 1111);
 	take(&attr, sizeof attr);
-	assert(attr.qp_attr_mask == 41 && attr.qp_state == 1 && attr.qp_access_flags == 6 && attr.port_num == 1);
+	assert(attr.qp_attr_mask == 41 && attr.qp_state == 1);
+	assert(attr.qp_access_flags == 6 && attr.port_num == 1);
 	take(&event, sizeof event);
 	assert(event.uid == 1 && event.id == 9 && event.event == 8 && (int)event.status == -104);
 	assert(event.param.conn.private_data_len == 3 && !memcmp(event.param.conn.private_data, "abc", 3));

@@ -48,7 +48,8 @@ int main(int argc, char **argv)
 	}
 	MPI_Win window;
 	long *cells;
-	MPI_Win_allocate(ranks * sizeof(long), sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD, &cells, &window);
+	MPI_Win_allocate(ranks * sizeof(long), sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD,
+			 &cells, &window);
 	memset(cells, 0, ranks * sizeof(long));
 	MPI_Win_fence(0, window);
 	for (int to = 0; to < ranks; to++) {
