@@ -7,6 +7,7 @@
 mod architecture;
 mod bench;
 mod cli;
+mod dependencies;
 mod docs;
 mod eal;
 mod end_to_end;
