@@ -150,36 +150,8 @@ impl Objects {
         name.map(|n| self.qp(n)).transpose()
     }
 
+    /// Carries out a request that is about objects.
     pub(super) fn carry_out(
-        &mut self,
-        open: &Open,
-        account: &Arc<Account>,
-        request: Request,
-    ) -> Result<Outcome, Refused> {
-        match request {
-            Request::CreatePd
-            | Request::DeallocPd(_)
-            | Request::CreateCq(_)
-            | Request::ResizeCq(_)
-            | Request::CreateSrq(_)
-            | Request::CreateQp(_)
-            | Request::ResetQp(_)
-            | Request::FailQp(_) => self.make_queue(open, account, request),
-            Request::AllocMr(_)
-            | Request::Reserve(_)
-            | Request::RegisterReserved(_)
-            | Request::RegisterMr(_)
-            | Request::DeregisterMr(_)
-            | Request::AllocFast(_)
-            | Request::AllocWindow(_)
-            | Request::BindWindow(_)
-            | Request::UnbindWindow(_)
-            | Request::Usage(_) => self.register(open, request),
-            other => self.give_up(other),
-        }
-    }
-
-    fn make_queue(
         &mut self,
         open: &Open,
         account: &Arc<Account>,
@@ -192,47 +164,10 @@ impl Objects {
                 device.dealloc_pd(Pd(a.pd))?;
                 Ok(done(&())?)
             }
-            Request::CreateCq(a) => {
-                let (waker, fds) = self.waker(account, a.waker)?;
-                let cq = device.create_cq(a.depth, waker)?;
-                let (off, words) = cq.share();
-                self.cqs.insert(off, cq);
-                Ok(with_fds(&Block { off, words }, fds)?)
-            }
-            Request::ResizeCq(a) => {
-                let (held, resizing) = match device.resize_cq(self.cq(a.cq)?, a.depth) {
-                    Ok(()) => (0, false),
-                    Err(DeviceError::CqTooSmall { held, .. }) => (held, false),
-                    Err(DeviceError::CqResizing) => (0, true),
-                    Err(e) => return Err(e.into()),
-                };
-                Ok(done(&Resized { held, resizing })?)
-            }
-            Request::CreateSrq(a) => {
-                let (waker, fds) = self.waker(account, a.waker)?;
-                let srq = device.create_srq(Pd(a.pd), a.depth, a.max_sge, waker)?;
-                let (off, words) = srq.share();
-                self.srqs.insert(off, srq);
-                Ok(with_fds(&Block { off, words }, fds)?)
-            }
-            Request::CreateQp(a) => {
-                let srq = a.srq.map(|place| self.srqs.get(&place).ok_or(DeviceError::ForeignSrq));
-                let init = QpInit {
-                    send_cq: self.cq(a.send_cq)?.clone(),
-                    recv_cq: self.cq(a.recv_cq)?.clone(),
-                    sq_depth: a.sq_depth,
-                    rq_depth: a.rq_depth,
-                    srq: srq.transpose()?.cloned(),
-                    max_send_sge: a.max_send_sge,
-                    max_recv_sge: a.max_recv_sge,
-                    max_inline: a.max_inline,
-                };
-                let qp = device.create_qp(Pd(a.pd), init)?;
-                let ((off, words), (_, _, bell)) = (qp.share(), qp.rings());
-                let name = qp.qpn().0;
-                self.qps.insert(name, qp);
-                Ok(done(&NewQp { qp: name, bell, off, words })?)
-            }
+            Request::CreateCq(a) => self.create_cq(open, account, &a),
+            Request::ResizeCq(a) => self.resize_cq(open, &a),
+            Request::CreateSrq(a) => self.create_srq(open, account, &a),
+            Request::CreateQp(a) => self.create_qp(open, &a),
             Request::FailQp(a) => {
                 device.fail_qp(self.qp(a.qp)?)?;
                 Ok(done(&())?)
@@ -241,114 +176,188 @@ impl Objects {
                 device.reset_qp(self.qp(a.qp)?)?;
                 Ok(done(&())?)
             }
-            _ => Err(invalid("not here").into()),
-        }
-    }
-
-    fn register(&mut self, open: &Open, request: Request) -> Result<Outcome, Refused> {
-        let device = &open.device;
-        match request {
-            Request::AllocMr(a) => {
-                let init =
-                    MrInit { access: rights(a.access)?, to: a.to, qp: self.optional_qp(a.qp)? };
-                device.check_terms(Pd(a.pd), &init)?;
-                device.check_mr_size(a.len)?;
-                let mr = open.local.take_mr(Pd(a.pd), a.len, &init, false)?;
-                self.add_mr(mr)
-            }
-            Request::Reserve(a) => {
-                if self.reserved.len() >= MAX_RESERVED {
-                    return Err(quota("stretches set aside", MAX_RESERVED).into());
-                }
-                device.check_mr_size(a.len)?;
-                let mut aside = open.local.clone().set_aside(a.len)?;
-                aside.stretch.leave();
-                let (off, _) = aside.stretch.range();
-                let id = self.name();
-                self.reserved.insert(id, aside);
-                Ok(done(&SetAside { id, off })?)
-            }
-            Request::RegisterReserved(a) => {
-                // Whether the registration succeeds or fails, the memory is set aside no longer.
-                let aside = self.reserved.remove(&a.id).ok_or_else(|| unknown("memory", a.id))?;
-                let access = rights(a.access)?;
-                device.check_pd(Pd(a.pd))?;
-                let mr = open.local.register_stretch(Pd(a.pd), aside.stretch, access)?;
-                self.add_mr(mr)
-            }
-            Request::RegisterMr(a) => {
-                let init = MrInit {
-                    access: rights(a.access)?,
-                    to: Some(a.to),
-                    qp: self.optional_qp(a.qp)?,
-                };
-                let region =
-                    self.regions.get(&a.region).ok_or_else(|| unknown("region", a.region))?;
-                let mr = device.register_mr_with(Pd(a.pd), region, (a.off, a.len), &init)?;
-                self.add_mr(mr)
-            }
-            Request::DeregisterMr(a) => {
-                let mr = self.mrs.remove(&a.id).ok_or_else(|| unknown("region", a.id))?;
-                let bound = match mr.deregister() {
-                    Ok(()) => 0,
-                    Err(bound) => {
-                        self.mrs.insert(a.id, *bound.mr);
-                        bound.count
-                    }
-                };
-                Ok(done(&Deregistered { bound })?)
-            }
-            Request::AllocFast(a) => {
-                device.check_pd(Pd(a.pd))?;
-                let qp = self.optional_qp(a.qp)?.filter(|qp| qp.pd() == Pd(a.pd));
-                if qp.is_some() != a.qp.is_some() {
-                    return Err(DeviceError::ForeignPd(Pd(a.pd)).into());
-                }
-                let held = open.local.alloc_fast(Pd(a.pd), qp, a.len)?;
-                self.add_stag(held)
-            }
-            Request::AllocWindow(a) => {
-                device.check_pd(Pd(a.pd))?;
-                let qp = self.optional_qp(a.qp)?.filter(|qp| qp.pd() == Pd(a.pd));
-                if qp.is_some() != a.qp.is_some() {
-                    return Err(DeviceError::ForeignPd(Pd(a.pd)).into());
-                }
-                let of = match (qp, a.any_qp) {
-                    (None, false) => WindowFor::Domain,
-                    (None, true) => WindowFor::AnyQp,
-                    (Some(qp), false) => WindowFor::Qp(qp),
-                    (Some(_), true) => {
-                        return Err(invalid("a window for one queue pair, and for any").into());
-                    }
-                };
-                let held = open.local.alloc_window(Pd(a.pd), of)?;
-                self.add_stag(held)
-            }
-            Request::BindWindow(a) => {
-                let access = rights(a.access)?;
-                let window = self.stags.get_mut(&a.id).ok_or_else(|| unknown("window", a.id))?;
-                let bound = window.bind((Stag(a.mr), a.at, a.len), a.to, access);
-                let stag = window.stag().0;
-                Ok(done(&WindowBound { stag, refused: bound.err() })?)
-            }
+            Request::AllocMr(a) => self.alloc_mr(open, &a),
+            Request::Reserve(a) => self.reserve(open, &a),
+            Request::RegisterReserved(a) => self.register_reserved(open, &a),
+            Request::RegisterMr(a) => self.register_mr(open, &a),
+            Request::DeregisterMr(a) => self.deregister_mr(&a),
+            Request::AllocFast(a) => self.alloc_fast(open, &a),
+            Request::AllocWindow(a) => self.alloc_window(open, &a),
+            Request::BindWindow(a) => self.bind_window(&a),
             Request::UnbindWindow(a) => {
                 let window = self.stags.get_mut(&a.id).ok_or_else(|| unknown("window", a.id))?;
                 window.revoke();
                 Ok(done(&())?)
             }
-            Request::Usage(a) => {
-                let usage = open.local.mr_usage(a.pd.map(Pd));
-                let usage = usage.ok_or(DeviceError::ForeignPd(Pd(a.pd.unwrap_or(0))))?;
-                Ok(done(&Usage {
-                    regions: usage.regions,
-                    windows: usage.windows,
-                    refused: usage.refused,
-                    most_regions: usage.limits.regions,
-                    most_windows: usage.limits.windows,
-                })?)
-            }
-            _ => Err(invalid("not here").into()),
+            Request::Usage(a) => usage(open, &a),
+            Request::DestroyCq(a) => give(&mut self.cqs, a.off, "completion queue"),
+            Request::DestroySrq(a) => give(&mut self.srqs, a.off, "shared receive queue"),
+            Request::DestroyQp(a) => give(&mut self.qps, a.qp, "queue pair"),
+            Request::DestroyMr(a) => give(&mut self.mrs, a.id, "region"),
+            Request::DestroyStag(a) => give(&mut self.stags, a.id, "STag"),
+            Request::DestroyReserved(a) => give(&mut self.reserved, a.id, "memory set aside"),
+            Request::DestroyRegion(a) => give(&mut self.regions, a.id, "region"),
+            // The session carries these out itself.
+            Request::DeviceOpen(_)
+            | Request::AddRegion(_)
+            | Request::ReserveAddr(_)
+            | Request::DestroyReservedAddr(_)
+            | Request::Listen(_)
+            | Request::Unlisten(_)
+            | Request::Connect(_)
+            | Request::Accept(_)
+            | Request::Reject(_)
+            | Request::Disconnect(_)
+            | Request::Taken(_)
+            | Request::Close
+            | Request::Ports
+            | Request::Watch => Err(invalid("the request is about no object").into()),
         }
+    }
+
+    fn create_cq(
+        &mut self,
+        open: &Open,
+        account: &Arc<Account>,
+        a: &protocol::CreateCq,
+    ) -> Result<Outcome, Refused> {
+        let (waker, fds) = self.waker(account, a.waker)?;
+        let cq = open.device.create_cq(a.depth, waker)?;
+        let (off, words) = cq.share();
+        self.cqs.insert(off, cq);
+        Ok(with_fds(&Block { off, words }, fds)?)
+    }
+
+    fn resize_cq(&mut self, open: &Open, a: &protocol::ResizeCq) -> Result<Outcome, Refused> {
+        let (held, resizing) = match open.device.resize_cq(self.cq(a.cq)?, a.depth) {
+            Ok(()) => (0, false),
+            Err(DeviceError::CqTooSmall { held, .. }) => (held, false),
+            Err(DeviceError::CqResizing) => (0, true),
+            Err(e) => return Err(e.into()),
+        };
+        Ok(done(&Resized { held, resizing })?)
+    }
+
+    fn create_srq(
+        &mut self,
+        open: &Open,
+        account: &Arc<Account>,
+        a: &protocol::CreateSrq,
+    ) -> Result<Outcome, Refused> {
+        let (waker, fds) = self.waker(account, a.waker)?;
+        let srq = open.device.create_srq(Pd(a.pd), a.depth, a.max_sge, waker)?;
+        let (off, words) = srq.share();
+        self.srqs.insert(off, srq);
+        Ok(with_fds(&Block { off, words }, fds)?)
+    }
+
+    fn create_qp(&mut self, open: &Open, a: &protocol::CreateQp) -> Result<Outcome, Refused> {
+        let srq = a.srq.map(|place| self.srqs.get(&place).ok_or(DeviceError::ForeignSrq));
+        let init = QpInit {
+            send_cq: self.cq(a.send_cq)?.clone(),
+            recv_cq: self.cq(a.recv_cq)?.clone(),
+            sq_depth: a.sq_depth,
+            rq_depth: a.rq_depth,
+            srq: srq.transpose()?.cloned(),
+            max_send_sge: a.max_send_sge,
+            max_recv_sge: a.max_recv_sge,
+            max_inline: a.max_inline,
+        };
+        let qp = open.device.create_qp(Pd(a.pd), init)?;
+        let ((off, words), (_, _, bell)) = (qp.share(), qp.rings());
+        let name = qp.qpn().0;
+        self.qps.insert(name, qp);
+        Ok(done(&NewQp { qp: name, bell, off, words })?)
+    }
+
+    fn alloc_mr(&mut self, open: &Open, a: &protocol::AllocMr) -> Result<Outcome, Refused> {
+        let init = MrInit { access: rights(a.access)?, to: a.to, qp: self.optional_qp(a.qp)? };
+        open.device.check_terms(Pd(a.pd), &init)?;
+        open.device.check_mr_size(a.len)?;
+        let mr = open.local.take_mr(Pd(a.pd), a.len, &init, false)?;
+        self.add_mr(mr)
+    }
+
+    fn reserve(&mut self, open: &Open, a: &protocol::Len) -> Result<Outcome, Refused> {
+        if self.reserved.len() >= MAX_RESERVED {
+            return Err(quota("stretches set aside", MAX_RESERVED).into());
+        }
+        open.device.check_mr_size(a.len)?;
+        let mut aside = open.local.clone().set_aside(a.len)?;
+        aside.stretch.leave();
+        let (off, _) = aside.stretch.range();
+        let id = self.name();
+        self.reserved.insert(id, aside);
+        Ok(done(&SetAside { id, off })?)
+    }
+
+    fn register_reserved(
+        &mut self,
+        open: &Open,
+        a: &protocol::RegisterReserved,
+    ) -> Result<Outcome, Refused> {
+        // Whether the registration succeeds or fails, the memory is set aside no longer.
+        let aside = self.reserved.remove(&a.id).ok_or_else(|| unknown("memory", a.id))?;
+        let access = rights(a.access)?;
+        open.device.check_pd(Pd(a.pd))?;
+        let mr = open.local.register_stretch(Pd(a.pd), aside.stretch, access)?;
+        self.add_mr(mr)
+    }
+
+    fn register_mr(&mut self, open: &Open, a: &protocol::RegisterMr) -> Result<Outcome, Refused> {
+        let init =
+            MrInit { access: rights(a.access)?, to: Some(a.to), qp: self.optional_qp(a.qp)? };
+        let region = self.regions.get(&a.region).ok_or_else(|| unknown("region", a.region))?;
+        let mr = open.device.register_mr_with(Pd(a.pd), region, (a.off, a.len), &init)?;
+        self.add_mr(mr)
+    }
+
+    fn deregister_mr(&mut self, a: &protocol::Id) -> Result<Outcome, Refused> {
+        let mr = self.mrs.remove(&a.id).ok_or_else(|| unknown("region", a.id))?;
+        let bound = match mr.deregister() {
+            Ok(()) => 0,
+            Err(bound) => {
+                self.mrs.insert(a.id, *bound.mr);
+                bound.count
+            }
+        };
+        Ok(done(&Deregistered { bound })?)
+    }
+
+    fn alloc_fast(&mut self, open: &Open, a: &protocol::AllocFast) -> Result<Outcome, Refused> {
+        open.device.check_pd(Pd(a.pd))?;
+        let qp = self.optional_qp(a.qp)?.filter(|qp| qp.pd() == Pd(a.pd));
+        if qp.is_some() != a.qp.is_some() {
+            return Err(DeviceError::ForeignPd(Pd(a.pd)).into());
+        }
+        let held = open.local.alloc_fast(Pd(a.pd), qp, a.len)?;
+        self.add_stag(held)
+    }
+
+    fn alloc_window(&mut self, open: &Open, a: &protocol::AllocWindow) -> Result<Outcome, Refused> {
+        open.device.check_pd(Pd(a.pd))?;
+        let qp = self.optional_qp(a.qp)?.filter(|qp| qp.pd() == Pd(a.pd));
+        if qp.is_some() != a.qp.is_some() {
+            return Err(DeviceError::ForeignPd(Pd(a.pd)).into());
+        }
+        let of = match (qp, a.any_qp) {
+            (None, false) => WindowFor::Domain,
+            (None, true) => WindowFor::AnyQp,
+            (Some(qp), false) => WindowFor::Qp(qp),
+            (Some(_), true) => {
+                return Err(invalid("a window for one queue pair, and for any").into());
+            }
+        };
+        let held = open.local.alloc_window(Pd(a.pd), of)?;
+        self.add_stag(held)
+    }
+
+    fn bind_window(&mut self, a: &protocol::BindWindow) -> Result<Outcome, Refused> {
+        let access = rights(a.access)?;
+        let window = self.stags.get_mut(&a.id).ok_or_else(|| unknown("window", a.id))?;
+        let bound = window.bind((Stag(a.mr), a.at, a.len), a.to, access);
+        let stag = window.stag().0;
+        Ok(done(&WindowBound { stag, refused: bound.err() })?)
     }
 
     /// Returns the waker of the thread to which the client gives this number; if the waker is new,
@@ -388,19 +397,18 @@ impl Objects {
         self.stags.insert(id, held);
         Ok(done(&NewStag { id, stag })?)
     }
+}
 
-    fn give_up(&mut self, request: Request) -> Result<Outcome, Refused> {
-        match request {
-            Request::DestroyCq(a) => give(&mut self.cqs, a.off, "completion queue"),
-            Request::DestroySrq(a) => give(&mut self.srqs, a.off, "shared receive queue"),
-            Request::DestroyQp(a) => give(&mut self.qps, a.qp, "queue pair"),
-            Request::DestroyMr(a) => give(&mut self.mrs, a.id, "region"),
-            Request::DestroyStag(a) => give(&mut self.stags, a.id, "STag"),
-            Request::DestroyReserved(a) => give(&mut self.reserved, a.id, "memory set aside"),
-            Request::DestroyRegion(a) => give(&mut self.regions, a.id, "region"),
-            _ => Err(invalid("not here").into()),
-        }
-    }
+fn usage(open: &Open, a: &protocol::OfPd) -> Result<Outcome, Refused> {
+    let usage = open.local.mr_usage(a.pd.map(Pd));
+    let usage = usage.ok_or(DeviceError::ForeignPd(Pd(a.pd.unwrap_or(0))))?;
+    Ok(done(&Usage {
+        regions: usage.regions,
+        windows: usage.windows,
+        refused: usage.refused,
+        most_regions: usage.limits.regions,
+        most_windows: usage.limits.windows,
+    })?)
 }
 
 fn give<K, V>(from: &mut HashMap<K, V>, name: K, what: &str) -> Result<Outcome, Refused>
