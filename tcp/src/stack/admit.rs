@@ -75,12 +75,12 @@ pub enum DatagramFault {
 }
 
 impl DatagramFault {
-    pub(super) fn counter(self) -> DropReason {
+    pub(super) fn reason(self) -> DropReason {
         match self {
-            DatagramFault::Packet => |c| &mut c.udp_bad_packet,
-            DatagramFault::Crc => |c| &mut c.udp_bad_crc,
-            DatagramFault::Endpoint => |c| &mut c.udp_bad_endpoint,
-            DatagramFault::Message => |c| &mut c.udp_bad_message,
+            DatagramFault::Packet => DropReason::UdpBadPacket,
+            DatagramFault::Crc => DropReason::UdpBadCrc,
+            DatagramFault::Endpoint => DropReason::UdpBadEndpoint,
+            DatagramFault::Message => DropReason::UdpBadMessage,
         }
     }
 }
@@ -138,18 +138,18 @@ impl Admission {
         source: Ipv4Addr,
         packet: &[u8],
     ) -> Result<bool, DropReason> {
-        match self.filter.classify(packet).map_err(DatagramFault::counter)? {
+        match self.filter.classify(packet).map_err(DatagramFault::reason)? {
             DatagramClass::Known(n) if let Some(budget) = self.connections.get_mut(n) => {
-                CONNECTION.allow(budget, now).then_some(true).ok_or(|c| &mut c.udp_conn_limited)
+                CONNECTION.allow(budget, now).then_some(true).ok_or(DropReason::UdpConnLimited)
             }
             _ => {
                 // The remainder is below `SOURCES`.
                 let n = usize::try_from(self.key.hash_one(source) % SOURCES as u64).unwrap_or(0);
                 // A source beyond its own budget takes nothing from the common budget.
                 if !SOURCE.allow(&mut self.sources[n], now) {
-                    return Err(|c| &mut c.udp_source_limited);
+                    return Err(DropReason::UdpSourceLimited);
                 }
-                ALL.allow(&mut self.strangers, now).then_some(false).ok_or(|c| &mut c.udp_limited)
+                ALL.allow(&mut self.strangers, now).then_some(false).ok_or(DropReason::UdpLimited)
             }
         }
     }

@@ -20,16 +20,16 @@ impl<S: SendQueue + Default> Stack<S> {
         now: Instant,
         packet: &[u8],
     ) -> Result<FrameOutcome, DropReason> {
-        let arp = Arp::parse(packet).map_err(|_| -> DropReason { |c| &mut c.arp_malformed })?;
+        let arp = Arp::parse(packet).map_err(|_| DropReason::ArpMalformed)?;
         if !arp.sender_mac.is_station() {
-            return Err(|c| &mut c.arp_malformed);
+            return Err(DropReason::ArpMalformed);
         }
         let sender = IpAddr::V4(arp.sender_ip);
         if self.cfg.net.is_ours(sender) {
             return Err(if arp.sender_mac.0 == self.cfg.mac {
-                |c| &mut c.arp_ignored
+                DropReason::ArpIgnored
             } else {
-                |c| &mut c.arp_conflicts
+                DropReason::ArpConflicts
             });
         }
         let for_us = self.cfg.net.is_ours(IpAddr::V4(arp.target_ip));
@@ -39,7 +39,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if !probe {
             if self.cfg.net.link_to(arp.sender_ip).is_none() || !self.cfg.net.is_peer(arp.sender_ip)
             {
-                return Err(|c| &mut c.arp_malformed);
+                return Err(DropReason::ArpMalformed);
             }
             let source = match arp.operation {
                 Operation::Request if for_us => Source::Request,
@@ -57,7 +57,7 @@ impl<S: SendQueue + Default> Stack<S> {
             }
             told = true;
         }
-        if told { Ok(FrameOutcome::Done) } else { Err(|c| &mut c.arp_ignored) }
+        if told { Ok(FrameOutcome::Done) } else { Err(DropReason::ArpIgnored) }
     }
 
     /// Passes a claim to the table of neighbors. Returns true if the packet was of any use.

@@ -1,7 +1,76 @@
 //! The counters of a stack: every frame that the stack drops has a reason here.
 
-/// Why the stack drops a frame: the counter of the reason.
-pub(super) type DropReason = fn(&mut StackCounters) -> &mut u64;
+/// Defines the reasons for drops, each with its counter.
+macro_rules! drop_reasons {
+    ($($reason:ident => $counter:ident,)+) => {
+        /// Why the stack drops a frame or a datagram.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum DropReason {
+            $(
+                #[doc = concat!("See [`StackCounters::", stringify!($counter), "`].")]
+                $reason,
+            )+
+        }
+
+        impl StackCounters {
+            /// Adds one to the counter of this reason.
+            #[cold]
+            pub(super) fn count_drop(&mut self, reason: DropReason) {
+                let counter = match reason {
+                    $(DropReason::$reason => &mut self.$counter,)+
+                };
+                *counter += 1;
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    ArpConflicts => arp_conflicts,
+    ArpIgnored => arp_ignored,
+    ArpMalformed => arp_malformed,
+    ConnsFull => conns_full,
+    IcmpEchoLimited => icmp_echo_limited,
+    IcmpErrorsLimited => icmp_errors_limited,
+    IcmpFragNeededIgnored => icmp_frag_needed_ignored,
+    IcmpIgnored => icmp_ignored,
+    IcmpMalformed => icmp_malformed,
+    IcmpUnmatched => icmp_unmatched,
+    ListenOverflow => listen_overflow,
+    ListenerAwaited => listener_awaited,
+    PeerConnsLimited => peer_conns_limited,
+    PeerHalfOpenLimited => peer_half_open_limited,
+    RxBadFlags => rx_bad_flags,
+    RxBadIpChecksum => rx_bad_ip_checksum,
+    RxBadIpHeader => rx_bad_ip_header,
+    RxBadPortChecksum => rx_bad_port_checksum,
+    RxBadSource => rx_bad_source,
+    RxBadTcpChecksum => rx_bad_tcp_checksum,
+    RxBadTcpHeader => rx_bad_tcp_header,
+    RxBadTcpOptions => rx_bad_tcp_options,
+    RxFragments => rx_fragments,
+    RxNoConnection => rx_no_connection,
+    RxOtherHost => rx_other_host,
+    RxOtherStation => rx_other_station,
+    RxRstUnknown => rx_rst_unknown,
+    RxSplitHeader => rx_split_header,
+    RxTcpGroup => rx_tcp_group,
+    RxTruncated => rx_truncated,
+    RxUnknownEthertype => rx_unknown_ethertype,
+    RxUnknownProtocol => rx_unknown_protocol,
+    SynNoNeighbor => syn_no_neighbor,
+    TxDatagramsFull => tx_datagrams_full,
+    TxDatagramsRefused => tx_datagrams_refused,
+    UdpBadCrc => udp_bad_crc,
+    UdpBadEndpoint => udp_bad_endpoint,
+    UdpBadMessage => udp_bad_message,
+    UdpBadPacket => udp_bad_packet,
+    UdpConnLimited => udp_conn_limited,
+    UdpFull => udp_full,
+    UdpLimited => udp_limited,
+    UdpMalformed => udp_malformed,
+    UdpSourceLimited => udp_source_limited,
+}
 
 heddle_base::counters! {
     /// Counters of the actions of a stack, and of its reasons for dropping frames.

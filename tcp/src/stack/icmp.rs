@@ -43,40 +43,40 @@ impl<S: SendQueue + Default> Stack<S> {
         // A message sent to many hosts, or from no single host, gets no answer (RFC 1122 section
         // 3.2.2.6).
         if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
-            return Err(|c| &mut c.rx_other_host);
+            return Err(DropReason::RxOtherHost);
         }
         if !self.cfg.net.is_peer(ip.src) || !eth.src.is_station() {
-            return Err(|c| &mut c.rx_bad_source);
+            return Err(DropReason::RxBadSource);
         }
         if ip.total_len > usize::from(self.cfg.mtu) {
-            return Err(|c| &mut c.icmp_echo_limited);
+            return Err(DropReason::IcmpEchoLimited);
         }
         let (off, len) = (ethernet::HEADER_LEN + ip.header_len, ip.total_len - ip.header_len);
         let head = frame.chunk_at(off);
         let head = &head[..head.len().min(len)];
         match head.first() {
-            None => return Err(|c| &mut c.icmp_malformed),
+            None => return Err(DropReason::IcmpMalformed),
             Some(&ECHO_REQUEST) => {
                 if !self.echoes.allow(now, ip.src) {
-                    return Err(|c| &mut c.icmp_echo_limited);
+                    return Err(DropReason::IcmpEchoLimited);
                 }
             }
             // A quote that lies in another piece of the frame does not count.
             Some(_) if let Some(q) = quoted(head) => {
                 if self.quoted_conn(q).is_none() {
-                    return Err(|c| &mut c.icmp_unmatched);
+                    return Err(DropReason::IcmpUnmatched);
                 }
                 if !self.icmp_errors.allow(now, ip.src) {
-                    return Err(|c| &mut c.icmp_errors_limited);
+                    return Err(DropReason::IcmpErrorsLimited);
                 }
             }
-            Some(_) => return Err(|c| &mut c.icmp_ignored),
+            Some(_) => return Err(DropReason::IcmpIgnored),
         }
         let mut bytes = vec![0; len];
         frame.copy_at(off, &mut bytes);
         match Message::parse(&bytes) {
-            None => Err(|c| &mut c.icmp_malformed),
-            Some(Message::Other) => Err(|c| &mut c.icmp_ignored),
+            None => Err(DropReason::IcmpMalformed),
+            Some(Message::Other) => Err(DropReason::IcmpIgnored),
             Some(Message::EchoRequest { ident, seq, data }) => {
                 self.answer_echo(eth.src, ip, echo_reply(ident, seq, data));
                 Ok(FrameOutcome::Done)
@@ -129,11 +129,11 @@ impl<S: SendQueue + Default> Stack<S> {
         mtu: u16,
     ) -> Result<FrameOutcome, DropReason> {
         let found = quoted.and_then(|q| Some((q, self.quoted_conn(q)?)));
-        let Some((q, index)) = found else { return Err(|c| &mut c.icmp_unmatched) };
+        let Some((q, index)) = found else { return Err(DropReason::IcmpUnmatched) };
         // A router from before RFC 1191 gives no MTU: section 5 of the RFC has a list of likely
         // values.
         let mtu = if mtu == 0 { plateau_below(q.total_len) } else { mtu }.max(MIN_PATH_MTU);
-        let Some(e) = self.conns.get_mut(index) else { return Err(|c| &mut c.icmp_unmatched) };
+        let Some(e) = self.conns.get_mut(index) else { return Err(DropReason::IcmpUnmatched) };
         let before = e.conn.emss();
         let largest = before + u32::from(HEADERS + e.conn.options_len());
         // The datagram was too large for that link, and we may have sent it (RFC 5927 section 7.2).
@@ -141,7 +141,7 @@ impl<S: SendQueue + Default> Stack<S> {
             e.conn.limit_emss(u32::from(mtu - HEADERS - e.conn.options_len()));
         }
         if e.conn.emss() == before {
-            return Err(|c| &mut c.icmp_frag_needed_ignored);
+            return Err(DropReason::IcmpFragNeededIgnored);
         }
         self.counters.icmp_frag_needed += 1;
         self.update(index);
@@ -155,7 +155,7 @@ impl<S: SendQueue + Default> Stack<S> {
     ) -> Result<FrameOutcome, DropReason> {
         let index = quoted.and_then(|q| self.quoted_conn(q));
         let Some((index, e)) = index.and_then(|i| Some((i, self.conns.get_mut(i)?))) else {
-            return Err(|c| &mut c.icmp_unmatched);
+            return Err(DropReason::IcmpUnmatched);
         };
         self.counters.icmp_soft_errors += 1;
         // A storm of the same error is one event.

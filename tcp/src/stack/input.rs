@@ -92,8 +92,8 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline(never)]
     fn take_other<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> FrameOutcome {
         let mut outcome = FrameOutcome::Done;
-        if let Err(counter) = self.take(now, frame, &mut outcome) {
-            *counter(&mut self.counters) += 1;
+        if let Err(reason) = self.take(now, frame, &mut outcome) {
+            self.counters.count_drop(reason);
         }
         outcome
     }
@@ -106,20 +106,20 @@ impl<S: SendQueue + Default> Stack<S> {
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0);
-        let ethernet = EthernetHeader::parse(head).map_err(|_| -> DropReason {
+        let ethernet = EthernetHeader::parse(head).map_err(|_| {
             if frame.len() < ethernet::HEADER_LEN {
-                |c| &mut c.rx_truncated
+                DropReason::RxTruncated
             } else {
-                |c| &mut c.rx_split_header
+                DropReason::RxSplitHeader
             }
         })?;
         if ethernet.dst.0 != self.cfg.mac && !ethernet.dst.is_group() {
-            return Err(|c| &mut c.rx_other_station);
+            return Err(DropReason::RxOtherStation);
         }
         match ethernet.ethertype {
             EtherType::IPV4 => self.take_ipv4(now, frame, ethernet, out),
             EtherType::ARP => self.handle_arp(now, &head[ethernet::HEADER_LEN..]).map(|_| ()),
-            _ => Err(|c| &mut c.rx_unknown_ethertype),
+            _ => Err(DropReason::RxUnknownEthertype),
         }
     }
 
@@ -157,24 +157,21 @@ impl<S: SendQueue + Default> Stack<S> {
     ) -> Result<(), DropReason> {
         // Headers outside the first piece count as split.
         let head = frame.chunk_at(0).get(ethernet::HEADER_LEN..).unwrap_or_default();
-        let ip = Ipv4Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(
-            |e| -> DropReason {
-                match e {
-                    Malformed::Truncated => |c| &mut c.rx_truncated,
-                    Malformed::Split => |c| &mut c.rx_split_header,
-                    Malformed::Header | Malformed::Options => |c| &mut c.rx_bad_ip_header,
-                }
-            },
-        )?;
+        let ip =
+            Ipv4Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(|e| match e {
+                Malformed::Truncated => DropReason::RxTruncated,
+                Malformed::Split => DropReason::RxSplitHeader,
+                Malformed::Header | Malformed::Options => DropReason::RxBadIpHeader,
+            })?;
         let checksum = frame.checksum();
         match checksum {
             RxChecksum::Good => {}
             RxChecksum::Unknown if ip.checksum_valid(head) => {}
-            RxChecksum::Unknown => return Err(|c| &mut c.rx_bad_ip_checksum),
-            RxChecksum::Bad => return Err(|c| &mut c.rx_bad_port_checksum),
+            RxChecksum::Unknown => return Err(DropReason::RxBadIpChecksum),
+            RxChecksum::Bad => return Err(DropReason::RxBadPortChecksum),
         }
         if ip.fragment {
-            return Err(|c| &mut c.rx_fragments);
+            return Err(DropReason::RxFragments);
         }
         // The stack ignores the TTL: it only concerns hosts that forward datagrams (RFC 1122
         // section 3.2.1.7).
@@ -182,7 +179,7 @@ impl<S: SendQueue + Default> Stack<S> {
             ipv4::PROTO_TCP => {}
             ipv4::PROTO_ICMP => return self.take_icmp(now, frame, &ethernet, &ip).map(|_| ()),
             ipv4::PROTO_UDP => return self.take_udp(now, frame, &ethernet, &ip),
-            _ => return Err(|c| &mut c.rx_unknown_protocol),
+            _ => return Err(DropReason::RxUnknownProtocol),
         }
 
         let tcp_len = ip.total_len - ip.header_len;
@@ -191,10 +188,10 @@ impl<S: SendQueue + Default> Stack<S> {
             Err(e) => return Err(tcp_fault(e)),
         };
         if checksum == RxChecksum::Unknown && !tcp_checksum_valid(frame, &ip, tcp.header_len) {
-            return Err(|c| &mut c.rx_bad_tcp_checksum);
+            return Err(DropReason::RxBadTcpChecksum);
         }
         if ethernet.dst.is_group() {
-            return Err(|c| &mut c.rx_tcp_group);
+            return Err(DropReason::RxTcpGroup);
         }
         let flow = FlowKey::v4(ip.dst, tcp.dst_port, ip.src, tcp.src_port);
         let Some(index) = self.find(&flow) else {
@@ -231,8 +228,8 @@ impl<S: SendQueue + Default> Stack<S> {
         self.counters.time_wait_reused += 1;
         let beyond = self.conns.get(index).map(|e| e.conn.snd_end());
         self.end_time_wait(index);
-        if let Err(counter) = self.take_stranger(now, arrival, beyond) {
-            *counter(&mut self.counters) += 1;
+        if let Err(reason) = self.take_stranger(now, arrival, beyond) {
+            self.counters.count_drop(reason);
         }
     }
 }
@@ -257,9 +254,9 @@ impl SegmentOutcome {
 #[cold]
 fn tcp_fault(e: Malformed) -> DropReason {
     match e {
-        Malformed::Split => |c| &mut c.rx_split_header,
-        Malformed::Options => |c| &mut c.rx_bad_tcp_options,
-        Malformed::Truncated | Malformed::Header => |c| &mut c.rx_bad_tcp_header,
+        Malformed::Split => DropReason::RxSplitHeader,
+        Malformed::Options => DropReason::RxBadTcpOptions,
+        Malformed::Truncated | Malformed::Header => DropReason::RxBadTcpHeader,
     }
 }
 

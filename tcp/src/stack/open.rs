@@ -245,13 +245,13 @@ impl<S: SendQueue + Default> Stack<S> {
         if !self.cfg.net.is_ours(dst) {
             let group =
                 ip.dst.is_multicast() || ip.dst.is_broadcast() || self.cfg.net.is_broadcast(ip.dst);
-            return Err(if group { |c| &mut c.rx_tcp_group } else { |c| &mut c.rx_other_host });
+            return Err(if group { DropReason::RxTcpGroup } else { DropReason::RxOtherHost });
         }
         if !self.cfg.net.is_peer(ip.src) || !arrival.ethernet.src.is_station() {
-            return Err(|c| &mut c.rx_bad_source);
+            return Err(DropReason::RxBadSource);
         }
         if seg.flags.has(Flags::RST) {
-            return Err(|c| &mut c.rx_rst_unknown);
+            return Err(DropReason::RxRstUnknown);
         }
         let port = arrival.tcp.dst_port;
         let listened = self.listeners.find(dst, port).is_some();
@@ -260,15 +260,15 @@ impl<S: SendQueue + Default> Stack<S> {
             && seg.flags.has(Flags::SYN)
             && self.awaits_listener(now, arrival)
         {
-            return Err(|c| &mut c.listener_awaited);
+            return Err(DropReason::ListenerAwaited);
         }
         if seg.flags.has(Flags::ACK) || !listened {
             // The stack answers an ACK at a listener like an ACK without a listener.
             self.refuse(now, arrival);
-            return Err(|c| &mut c.rx_no_connection);
+            return Err(DropReason::RxNoConnection);
         }
         if !seg.flags.has(Flags::SYN) || seg.flags.has(Flags::FIN) || arrival.tcp.src_port == 0 {
-            return Err(|c| &mut c.rx_bad_flags);
+            return Err(DropReason::RxBadFlags);
         }
         self.answer_syn(now, arrival, beyond)
     }
@@ -301,28 +301,27 @@ impl<S: SendQueue + Default> Stack<S> {
         let free = self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(evictable));
         let ip = &arrival.ip;
         let listener = self.listeners.find(IpAddr::V4(ip.dst), arrival.tcp.dst_port);
-        let Some(listener) = listener else { return Err(|c| &mut c.rx_no_connection) };
+        let Some(listener) = listener else { return Err(DropReason::RxNoConnection) };
         if listener.backlog == 0 {
-            return Err(|c| &mut c.listen_overflow);
+            return Err(DropReason::ListenOverflow);
         }
         let (id, port, peer) = (listener.id, listener.port, ip.src);
         match self.peers.check(id, listener.backlog, peer, free) {
             Ok(()) => {}
-            Err(Excess::HalfOpen) => return Err(|c| &mut c.peer_half_open_limited),
+            Err(Excess::HalfOpen) => return Err(DropReason::PeerHalfOpenLimited),
             Err(Excess::Conns) => {
                 self.refuse(now, arrival);
-                return Err(|c| &mut c.peer_conns_limited);
+                return Err(DropReason::PeerConnsLimited);
             }
         }
-        let hop =
-            self.cfg.net.route(peer.into()).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?;
+        let hop = self.cfg.net.route(peer.into()).ok_or(DropReason::SynNoNeighbor)?;
         if listener.half_open.len() >= listener.backlog
             && let Some(oldest) = listener.half_open.pop(&mut self.conns)
         {
             self.evict_half_open(oldest);
         }
         if self.conns.is_full() && !self.make_room() {
-            return Err(|c| &mut c.conns_full);
+            return Err(DropReason::ConnsFull);
         }
         let next_hop = if hop.next == ip.src {
             match self.neighbors.acquire_known(ip.src) {
@@ -330,11 +329,11 @@ impl<S: SendQueue + Default> Stack<S> {
                 None => NextHop::Station(arrival.ethernet.src),
             }
         } else {
-            self.next_hop(now, hop).ok_or::<DropReason>(|c| &mut c.syn_no_neighbor)?
+            self.next_hop(now, hop).ok_or(DropReason::SynNoNeighbor)?
         };
         let opening = Opening::Passive { listener: id, syn: &arrival.tcp.segment };
         let conn = self.open(now, arrival.flow(), next_hop, &opening, beyond);
-        let index = conn.ok_or::<DropReason>(|c| &mut c.conns_full)?.slot();
+        let index = conn.ok_or(DropReason::ConnsFull)?.slot();
         self.counters.half_opened += 1;
         self.peers.opened(id, peer);
         self.half_open.push(&mut self.conns, index);

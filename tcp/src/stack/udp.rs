@@ -138,14 +138,14 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Sends a datagram once its next hop's address is known. UDP promises nothing: the stack
     /// counts and drops a datagram that it cannot send.
     pub fn send_datagram(&mut self, now: Instant, datagram: &TxDatagram) {
-        if let Err(counter) = self.try_send_datagram(now, datagram) {
-            *counter(&mut self.counters) += 1;
+        if let Err(reason) = self.try_send_datagram(now, datagram) {
+            self.counters.count_drop(reason);
         }
     }
 
     fn try_send_datagram(&mut self, now: Instant, d: &TxDatagram) -> Result<(), DropReason> {
-        let refused: DropReason = |c| &mut c.tx_datagrams_refused;
-        let full: DropReason = |c| &mut c.tx_datagrams_full;
+        let refused = DropReason::TxDatagramsRefused;
+        let full = DropReason::TxDatagramsFull;
         let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (d.local, d.remote) else {
             return Err(refused);
         };
@@ -261,42 +261,39 @@ impl<S: SendQueue + Default> Stack<S> {
         ip: &Ipv4Header,
     ) -> Result<(), DropReason> {
         let Some(open) = &mut self.udp.open else {
-            return Err(|c| &mut c.rx_unknown_protocol);
+            return Err(DropReason::RxUnknownProtocol);
         };
         let port = open.port;
         let at = ethernet::HEADER_LEN + ip.header_len;
         let head = frame.chunk_at(0).get(at..).unwrap_or_default();
-        let header =
-            UdpHeader::parse(head, ip.total_len - ip.header_len).map_err(|e| -> DropReason {
-                match e {
-                    Malformed::Split => |c| &mut c.rx_split_header,
-                    _ => |c| &mut c.udp_malformed,
-                }
-            })?;
+        let header = UdpHeader::parse(head, ip.total_len - ip.header_len).map_err(|e| match e {
+            Malformed::Split => DropReason::RxSplitHeader,
+            _ => DropReason::UdpMalformed,
+        })?;
         if header.dst_port != port {
-            return Err(|c| &mut c.rx_unknown_protocol);
+            return Err(DropReason::RxUnknownProtocol);
         }
         // A datagram sent to many hosts, or from no single host, gets no answer.
         if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
-            return Err(|c| &mut c.rx_other_host);
+            return Err(DropReason::RxOtherHost);
         }
         if !self.cfg.net.is_peer(ip.src) || !eth.src.is_station() {
-            return Err(|c| &mut c.rx_bad_source);
+            return Err(DropReason::RxBadSource);
         }
         let mut bytes = [0; MAX_DATAGRAM];
         let Some(bytes) = bytes.get_mut(..ip.header_len + header.len) else {
-            return Err(|c| &mut c.udp_bad_packet);
+            return Err(DropReason::UdpBadPacket);
         };
         frame.copy_at(ethernet::HEADER_LEN, bytes);
         // The port may have verified the checksum, or may not support UDP. The stack does not ask
         // and verifies the checksum itself.
         if !udp::checksum_valid(ip.src, ip.dst, &bytes[ip.header_len..]) {
-            return Err(|c| &mut c.udp_malformed);
+            return Err(DropReason::UdpMalformed);
         }
         let known = open.admission.admit(now, ip.src, bytes)?;
         let room = if known { MAX_RECEIVED } else { MAX_RECEIVED / 2 };
         if self.udp.received.len() >= room {
-            return Err(|c| &mut c.udp_full);
+            return Err(DropReason::UdpFull);
         }
         self.udp.received.push_back(RxDatagram {
             remote: (ip.src, header.src_port).into(),
