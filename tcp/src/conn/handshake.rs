@@ -26,6 +26,15 @@ const REUSE_AFTER_NS: u64 = 1_000_000_000;
 /// Bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: u16 = 12;
 
+/// Which end sends the first SYN.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    /// This end.
+    Active,
+    /// The peer.
+    Passive,
+}
+
 impl Connection {
     /// Active open: returns a connection whose first [`poll_transmit`](Connection::poll_transmit)
     /// returns a SYN numbered `iss`.
@@ -33,7 +42,7 @@ impl Connection {
     /// `iss` must be unpredictable (RFC 6528). `ts_offset`, which the connection adds to the
     /// timestamp clock, should be unpredictable too (RFC 7323 section 7.1).
     pub fn connect(cfg: &ConnConfig, now: Instant, iss: SeqNumber, ts_offset: u32) -> Connection {
-        Connection::new(cfg, now, iss, ts_offset, true)
+        Connection::new(cfg, now, iss, ts_offset, Opening::Active)
     }
 
     /// Passive open: returns a connection in SYN-RECEIVED that answers `syn`, a segment with SYN
@@ -46,7 +55,7 @@ impl Connection {
         ts_offset: u32,
         syn: &Segment,
     ) -> Connection {
-        let mut c = Connection::new(cfg, now, iss, ts_offset, false);
+        let mut c = Connection::new(cfg, now, iss, ts_offset, Opening::Passive);
         c.hot.state = State::SynReceived;
         c.negotiate(now, syn);
         c
@@ -57,7 +66,7 @@ impl Connection {
         now: Instant,
         iss: SeqNumber,
         ts_offset: u32,
-        active: bool,
+        opening: Opening,
     ) -> Connection {
         let set = Settings::new(cfg);
         let rcv_shift = if cfg.window_scaling { shift_for(cfg.recv_window) } else { 0 };
@@ -105,7 +114,7 @@ impl Connection {
             },
             cold: Cold {
                 set,
-                active,
+                active: opening == Opening::Active,
                 close_early: false,
                 rcv_fin: NO_FIN,
                 ranges: Ranges::default(),
