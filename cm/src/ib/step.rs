@@ -32,33 +32,29 @@ impl IbState {
             fx.denied = Some(RequestError::NotAsked);
             return self;
         }
+        let turn = Turn { link, now, fx };
         match self {
-            IbState::ReqSent { wait, qpn, ours } => req_sent(wait, qpn, ours, link, input, now, fx),
-            IbState::ReqRcvd { accept_by, mra_at } => {
-                req_rcvd(accept_by, mra_at, link, input, now, fx)
-            }
-            IbState::RepSent { wait, qpn, agreed } => {
-                rep_sent(wait, qpn, agreed, link, input, now, fx)
-            }
-            IbState::Established { qpn, keepalive } => {
-                established(qpn, keepalive, link, input, now, fx)
-            }
-            IbState::DreqSent { wait, qpn } => dreq_sent(wait, qpn, link, input, now, fx),
-            IbState::TimeWait { last, until } => time_wait(last, until, link, input, now, fx),
+            IbState::ReqSent { wait, qpn, ours } => req_sent(wait, qpn, ours, input, turn),
+            IbState::ReqRcvd { accept_by, mra_at } => req_rcvd(accept_by, mra_at, input, turn),
+            IbState::RepSent { wait, qpn, agreed } => rep_sent(wait, qpn, agreed, input, turn),
+            IbState::Established { qpn, keepalive } => established(qpn, keepalive, input, turn),
+            IbState::DreqSent { wait, qpn } => dreq_sent(wait, qpn, input, turn),
+            IbState::TimeWait { last, until } => time_wait(last, until, input, turn),
             IbState::Gone => IbState::Gone,
         }
     }
 }
 
-fn req_sent(
-    mut wait: Wait,
-    qpn: Qpn,
-    ours: Depths,
-    link: &mut IbLink,
-    input: Input<'_>,
+/// The parts that every transition has at hand beside its state and input.
+struct Turn<'a> {
+    link: &'a mut IbLink,
     now: Instant,
-    fx: &mut Effects,
-) -> IbState {
+    /// The effects of the transition go here.
+    fx: &'a mut Effects,
+}
+
+fn req_sent(mut wait: Wait, qpn: Qpn, ours: Depths, input: Input<'_>, turn: Turn<'_>) -> IbState {
+    let Turn { link, now, fx } = turn;
     let again = |wait| IbState::ReqSent { wait, qpn, ours };
     match input {
         // The answer to a REQ carries the REQ's transaction id, which no other host knows.
@@ -141,11 +137,10 @@ fn take_rep(
 fn req_rcvd(
     accept_by: Instant,
     mra_at: Option<Instant>,
-    link: &mut IbLink,
     input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
+    turn: Turn<'_>,
 ) -> IbState {
+    let Turn { link, now, fx } = turn;
     let asked = |mra_at| IbState::ReqRcvd { accept_by, mra_at };
     let put_off = |link: &IbLink, fx: &mut Effects| {
         fx.ib.mra_sent += 1;
@@ -234,15 +229,8 @@ fn accept(
     Ok(IbState::RepSent { wait, qpn: terms.qp.qpn, agreed: link.agreed(ours) })
 }
 
-fn rep_sent(
-    mut wait: Wait,
-    qpn: Qpn,
-    agreed: Agreed,
-    link: &mut IbLink,
-    input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
-) -> IbState {
+fn rep_sent(mut wait: Wait, qpn: Qpn, agreed: Agreed, input: Input<'_>, turn: Turn<'_>) -> IbState {
+    let Turn { link, now, fx } = turn;
     let again = |wait| IbState::RepSent { wait, qpn, agreed };
     let free = QpFate::Free(qpn);
     match input {

@@ -4,6 +4,7 @@ use heddle_base::Instant;
 use heddle_ib::cm::{Answered, Message};
 use heddle_types::{DisconnectReason, Qpn, ib::RejReason};
 
+use super::Turn;
 use crate::ib::link::IbLink;
 use crate::ib::state::{Effects, IbState, Input, Wait};
 use crate::ib::{Keepalive, MAX_PUT_OFF};
@@ -11,11 +12,10 @@ use crate::ib::{Keepalive, MAX_PUT_OFF};
 pub(super) fn established(
     qpn: Qpn,
     mut keepalive: Option<Box<Keepalive>>,
-    link: &mut IbLink,
     input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
+    turn: Turn<'_>,
 ) -> IbState {
+    let Turn { link, now, fx } = turn;
     // Any message proves that the peer exists.
     let was_asked = match &mut keepalive {
         Some(k) if matches!(input, Input::Message(..)) => k.heard(link.keepalive, now),
@@ -88,14 +88,8 @@ fn silent(qpn: Qpn, link: &IbLink, now: Instant, fx: &mut Effects) -> IbState {
     link.time_wait(None, now)
 }
 
-pub(super) fn dreq_sent(
-    mut wait: Wait,
-    qpn: Qpn,
-    link: &mut IbLink,
-    input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
-) -> IbState {
+pub(super) fn dreq_sent(mut wait: Wait, qpn: Qpn, input: Input<'_>, turn: Turn<'_>) -> IbState {
+    let Turn { link, now, fx } = turn;
     match input {
         Input::Message(tid, Message::Drep(_)) if tid == link.dreq_tid => {
             link.disconnected(qpn, DisconnectReason::Orderly, fx);
@@ -138,11 +132,10 @@ pub(super) fn dreq_sent(
 pub(super) fn time_wait(
     last: Option<Message>,
     until: Instant,
-    link: &mut IbLink,
     input: Input<'_>,
-    now: Instant,
-    fx: &mut Effects,
+    turn: Turn<'_>,
 ) -> IbState {
+    let Turn { link, now, fx } = turn;
     match input {
         Input::Timeout if now >= until => return IbState::Gone,
         Input::WorkerLost | Input::Withdrawn => return IbState::Gone,
