@@ -9,7 +9,7 @@ use heddle_base::Instant;
 pub(super) use call::HEADER_MIN;
 pub(super) use parts::Incoming;
 
-use self::call::Uses;
+use self::call::{ReceivedCall, Uses};
 use self::reply::Source;
 use super::calls::Outcome;
 use super::negotiate::Flow;
@@ -169,7 +169,8 @@ impl Connection {
                     _ => Body::Inline(received.payload),
                 };
                 let uses = Uses::new(!chunks.reads.is_empty(), Offer::of_v1(&chunks));
-                self.receive_call(header.xid, header.credit, body, chunks.reads, uses, received)
+                let (xid, credit, reads) = (header.xid, header.credit, chunks.reads);
+                self.receive_call(ReceivedCall { xid, credit, body, reads, uses }, received)
             }
             None => {
                 // Leave the credits alone (RFC 8167 section 4.1).
@@ -249,7 +250,8 @@ impl Connection {
             v2::Body::CallExternal { call, chunks, .. } => {
                 let Some(body) = call.body() else { return Ok(()) };
                 let uses = Uses::new(true, Offer::of_v2(header));
-                self.receive_call(xid, credit, Body::Chunk(body), chunks.reads, uses, received)
+                let (body, reads) = (Body::Chunk(body), chunks.reads);
+                self.receive_call(ReceivedCall { xid, credit, body, reads, uses }, received)
             }
             v2::Body::ReplyExternal { writes, reply } => {
                 self.receive_reply(xid, credit, writes, Source::Chunk(reply), received)

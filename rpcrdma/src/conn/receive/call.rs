@@ -33,17 +33,26 @@ impl<'a> Uses<'a> {
     }
 }
 
+/// A call of the peer, without its arguments.
+pub(super) struct ReceivedCall<'a> {
+    pub(super) xid: Xid,
+    /// The credits that the message asks for (version 1) or grants (version 2).
+    pub(super) credit: u32,
+    /// Where its arguments are.
+    pub(super) body: Body<'a>,
+    /// The arguments' chunks that this end has to read.
+    pub(super) reads: ReadList<'a>,
+    pub(super) uses: Uses<'a>,
+}
+
 impl Connection {
     /// Handles a call of the peer. In version 1 the caller has counted its credit.
     pub(super) fn receive_call<M: Memory>(
         &mut self,
-        xid: Xid,
-        credit: u32,
-        body: Body<'_>,
-        reads: ReadList<'_>,
-        uses: Uses<'_>,
+        call: ReceivedCall<'_>,
         received: &mut Received<'_, M>,
     ) -> Result<(), CloseReason> {
+        let ReceivedCall { xid, credit, body, reads, uses } = call;
         let refused = |c: &mut Connection, memory: &mut M, refusal| {
             if let Body::Buffer { buffer, .. } = body {
                 memory.free(buffer);

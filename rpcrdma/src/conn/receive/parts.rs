@@ -1,6 +1,6 @@
 //! RPC messages of version 2 that come in parts (draft section 6.6.2).
 
-use super::call::Uses;
+use super::call::{ReceivedCall, Uses};
 use super::reply::Source;
 use super::{Received, served::Body};
 use crate::conn::offer::Offer;
@@ -57,7 +57,8 @@ impl Connection {
                     (false, None) => return Ok(()),
                 };
                 let uses = Uses::new(!chunks.reads.is_empty(), Offer::of_v2(header));
-                self.receive_call(xid, credit, body, chunks.reads, uses, received)
+                let reads = chunks.reads;
+                self.receive_call(ReceivedCall { xid, credit, body, reads, uses }, received)
             }
             _ => Ok(()),
         }
