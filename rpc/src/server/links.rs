@@ -68,6 +68,82 @@ pub(super) struct Links {
     draining: bool,
 }
 
+/// The outcome of a link's turn.
+enum Worked {
+    Yes,
+    No,
+    /// The link has ended, and no work is left.
+    Over,
+}
+
+/// A turn of all links.
+struct Turn<'a> {
+    now: Instant,
+    counters: &'a mut ServerCounters,
+    device: &'a Device,
+    callers: &'a mut Option<Callers>,
+    draining: bool,
+}
+
+impl Turn<'_> {
+    /// Gives a link its turn, and passes its events of calls to `handle`.
+    fn take(
+        &mut self,
+        number: u64,
+        peer: &mut Peer,
+        handle: &mut impl FnMut(From<'_>, &mut Link, u64, LinkEvent, &mut ServerCounters),
+    ) -> Worked {
+        let Peer { addr, share, phase } = peer;
+        let Phase::Up { link, seat, closing, ended } = phase else { return Worked::No };
+        let waited = link.counters().memory_waits;
+        let mut busy = link.step(self.now, BATCH);
+        self.counters.memory_waits += link.counters().memory_waits - waited;
+        let mut end = false;
+        for _ in 0..BATCH {
+            let event = match (&mut *self.callers, seat.as_mut()) {
+                (Some(callers), Some(seat)) => callers.poll(link, seat),
+                _ => link.poll_event(&NO_BINDING),
+            };
+            match event {
+                None => break,
+                Some(LinkEvent::Close(reason)) => {
+                    end = true;
+                    let late = reason == CloseReason::TransferTimeout;
+                    self.counters.transfer_timeouts += u64::from(late);
+                }
+                Some(LinkEvent::Call { .. }) if self.draining => link.leave_call(),
+                Some(event) => {
+                    let caller = seat.as_ref().map(|seat| &seat.caller);
+                    let from = From { peer: *addr, share: Some(share), caller };
+                    handle(from, link, number, event, self.counters);
+                }
+            }
+            busy = true;
+        }
+        // Make calls once all events are taken: a call's slot in the connection is free before its
+        // event is taken.
+        if let Some(seat) = seat.as_ref().filter(|_| !*closing && link.has_told_all()) {
+            busy |= seat.caller.feed(self.now, link);
+        }
+        busy |= link.post();
+        if (end || link.is_broken()) && !*closing {
+            *closing = true;
+            link.leave();
+            self.counters.connections_dropped += 1;
+            let _ = self.device.disconnect(CmId(number));
+        } else if self.draining && !*closing && link.has_replied() {
+            *closing = true;
+            link.leave();
+            let _ = self.device.disconnect(CmId(number));
+        }
+        match (busy, *ended) {
+            (true, _) => Worked::Yes,
+            (false, true) => Worked::Over,
+            (false, false) => Worked::No,
+        }
+    }
+}
+
 impl Links {
     pub(super) fn new(
         device: Device,
@@ -143,63 +219,19 @@ impl Links {
         let (mut any, mut gone) = (false, Vec::new());
         let Links { peers, first, device, callers, draining, .. } = self;
         let _step = callers.as_ref().map(Callers::step);
+        let mut turn = Turn { now, counters, device, callers, draining: *draining };
         // The next turn begins after the last link that had any work.
         let (begin, mut next) = (*first, *first);
-        for behind in [true, false] {
-            for (&number, Peer { addr, share, phase }) in &mut *peers {
-                let Phase::Up { link, seat, closing, ended } = phase else { continue };
-                if (number >= begin) != behind {
-                    continue;
-                }
-                let waited = link.counters().memory_waits;
-                let mut busy = link.step(now, BATCH);
-                counters.memory_waits += link.counters().memory_waits - waited;
-                let mut end = false;
-                for _ in 0..BATCH {
-                    let event = match (&mut *callers, seat.as_mut()) {
-                        (Some(callers), Some(seat)) => callers.poll(link, seat),
-                        _ => link.poll_event(&NO_BINDING),
-                    };
-                    match event {
-                        None => break,
-                        Some(LinkEvent::Close(reason)) => {
-                            end = true;
-                            let late = reason == CloseReason::TransferTimeout;
-                            counters.transfer_timeouts += u64::from(late);
-                        }
-                        Some(LinkEvent::Call { .. }) if *draining => link.leave_call(),
-                        Some(event) => {
-                            let caller = seat.as_ref().map(|seat| &seat.caller);
-                            let from = From { peer: *addr, share: Some(share), caller };
-                            handle(from, link, number, event, counters);
-                        }
-                    }
-                    busy = true;
-                }
-                // Make calls once all events are taken: a call's slot in the connection is free
-                // before its event is taken.
-                if let Some(seat) = seat.as_ref().filter(|_| !*closing && link.has_told_all()) {
-                    busy |= seat.caller.feed(now, link);
-                }
-                busy |= link.post();
-                if (end || link.is_broken()) && !*closing {
-                    *closing = true;
-                    link.leave();
-                    counters.connections_dropped += 1;
-                    let _ = device.disconnect(CmId(number));
-                } else if *draining && !*closing && link.has_replied() {
-                    *closing = true;
-                    link.leave();
-                    let _ = device.disconnect(CmId(number));
-                }
-                if busy {
-                    any = true;
-                    next = number.saturating_add(1);
-                } else if *ended {
-                    gone.push(number);
-                }
+        let mut take = |number: u64, peer: &mut Peer| match turn.take(number, peer, &mut handle) {
+            Worked::Yes => {
+                any = true;
+                next = number.saturating_add(1);
             }
-        }
+            Worked::No => {}
+            Worked::Over => gone.push(number),
+        };
+        peers.range_mut(begin..).for_each(|(&number, peer)| take(number, peer));
+        peers.range_mut(..begin).for_each(|(&number, peer)| take(number, peer));
         *first = next;
         for number in gone {
             // Programs keep the arguments of calls under way until they are done with them. Their
