@@ -42,7 +42,7 @@ use exposer::Exposer;
 pub(crate) use links::History;
 use links::Links;
 use tenants::Tenants;
-pub(crate) use tenants::{Tenant, Word, addresses};
+pub(crate) use tenants::{Admitted, Tenant, Word, addresses};
 
 /// Time that a worker has to answer, on a machine that has other work too.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);

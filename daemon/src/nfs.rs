@@ -188,7 +188,9 @@ impl Export {
     pub(crate) fn start(
         device: &Device,
         addr: SocketAddr,
-        (opened, params, quota): (Opened, ListenParams, Quota),
+        opened: Opened,
+        params: ListenParams,
+        quota: Quota,
         waker: Waker,
     ) -> Result<Export, String> {
         let Opened { shares, tcp, limits } = opened;

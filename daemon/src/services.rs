@@ -129,8 +129,8 @@ impl Service {
             }
             ServiceKind::Nfs(_) => {
                 let opened = opened.ok_or("its directory is not open")?;
-                let with = (opened, params, quota);
-                Export::start(device, addr, with, waker.clone()).map(Service::Nfs)
+                let export = Export::start(device, addr, opened, params, quota, waker.clone());
+                export.map(Service::Nfs)
             }
         }
     }
@@ -275,21 +275,13 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
         while let Ok(order) = orders.try_recv() {
             match order {
                 Order::Start { spec, terms, done } => {
-                    start(device, &mut all, (spec, *terms), &waker, done);
+                    start(device, &mut all, spec, *terms, &waker, done);
                 }
                 Order::Set { spec, opened, done } => {
                     answers.push((done, set(&mut all, spec, opened)));
                 }
                 Order::Stop { addr, done } => stop(&mut all, addr, done, &mut answers),
-                Order::End => {
-                    for r in &mut all {
-                        r.service.end();
-                        if r.stage != Stage::Ending {
-                            // A caller that waits for the service to listen waits in vain.
-                            (r.stage, r.done) = (Stage::Ending, None);
-                        }
-                    }
-                }
+                Order::End => all.iter_mut().for_each(Running::end),
                 Order::Quit => return,
             }
         }
@@ -329,7 +321,8 @@ fn show(all: &[Running], fewer: bool, shown: &mut Shown) {
 fn start(
     device: &Device,
     all: &mut Vec<Running>,
-    (spec, terms): (ServiceSpec, Terms),
+    spec: ServiceSpec,
+    terms: Terms,
     waker: &Waker,
     done: Done,
 ) {
@@ -376,6 +369,15 @@ fn stop(all: &mut [Running], addr: SocketAddr, done: Done, answers: &mut Answers
 }
 
 impl Running {
+    /// Has the service and its connections end.
+    fn end(&mut self) {
+        self.service.end();
+        if self.stage != Stage::Ending {
+            // A caller that waits for the service to listen waits in vain.
+            (self.stage, self.done) = (Stage::Ending, None);
+        }
+    }
+
     /// Answers the caller that waits; returns false if the service is over.
     fn settle(&mut self, answers: &mut Answers) -> bool {
         let before = self.stage;

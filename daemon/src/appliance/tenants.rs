@@ -44,6 +44,16 @@ pub(crate) enum Word {
     End(&'static str),
 }
 
+/// A client that may open a device.
+pub(crate) struct Admitted {
+    /// Its session, as other code reaches it.
+    pub(crate) tenant: Rc<Tenant>,
+    /// Its rights and limits.
+    pub(crate) policy: Policy,
+    /// The resources of all clients of its user and rule.
+    pub(crate) account: Arc<Account>,
+}
+
 /// A session, as other code reaches it.
 #[derive(Debug)]
 pub(crate) struct Tenant {
@@ -157,8 +167,8 @@ impl Appliance {
         self.rule(peer).is_some()
     }
 
-    /// Makes a session of a client: its handle for other code, its policy and its account.
-    pub(crate) fn admit(&self, peer: Peer) -> Option<(Rc<Tenant>, Policy, Arc<Account>)> {
+    /// Admits a client that may have a device.
+    pub(crate) fn admit(&self, peer: Peer) -> Option<Admitted> {
         let (policy, key) = self.rule(peer)?;
         let account = self.tenants.account(key, &policy);
         let tenant = Rc::new(Tenant {
@@ -168,7 +178,7 @@ impl Appliance {
             told: Notify::new(),
         });
         self.tenants.sessions.borrow_mut().push(Rc::clone(&tenant));
-        Some((tenant, policy, account))
+        Some(Admitted { tenant, policy, account })
     }
 
     /// Removes a session that is over.

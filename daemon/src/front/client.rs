@@ -35,6 +35,15 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Pause between attempts when there are no descriptors for more clients.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The process at the other end of a control connection.
+#[derive(Clone, Copy)]
+pub(super) struct Caller {
+    /// Its user and group.
+    pub(super) peer: Peer,
+    /// Its number, if the kernel reports it.
+    pub(super) pid: Option<i32>,
+}
+
 /// The reason why a client was dropped.
 pub(super) enum End {
     /// The client has closed its socket.
@@ -83,7 +92,8 @@ fn admit(guest: Guest, app: &Rc<Appliance>, seats: &Seats) {
         return turn_away(stream, FaultKind::Busy, "too many are connected");
     };
     app.counters.clients.set(seats.taken());
-    spawn_local(serve(guest, Rc::clone(app), (peer, cred.pid()), seat, seats.clone()));
+    let caller = Caller { peer, pid: cred.pid() };
+    spawn_local(serve(guest, Rc::clone(app), caller, seat, seats.clone()));
 }
 
 /// Sends the reason, if that is possible at once.
@@ -92,15 +102,10 @@ fn turn_away(stream: &UnixStream, kind: FaultKind, why: &str) {
     let _ = send(stream.as_fd(), &line, &[]);
 }
 
-async fn serve(
-    guest: Guest,
-    app: Rc<Appliance>,
-    (peer, pid): (Peer, Option<i32>),
-    seat: Seat,
-    seats: Seats,
-) {
+async fn serve(guest: Guest, app: Rc<Appliance>, caller: Caller, seat: Seat, seats: Seats) {
     let counters = &app.counters;
-    match talk(&guest, &app, (peer, pid)).await {
+    let Caller { peer, pid } = caller;
+    match talk(&guest, &app, caller).await {
         End::Gone => {}
         End::Idle => tracing::debug!(uid = peer.uid, "a control client says nothing"),
         End::Slow => {
@@ -123,8 +128,8 @@ async fn serve(
     counters.clients.set(seats.taken());
 }
 
-async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) -> End {
-    let stream = guest.stream();
+async fn talk(guest: &Guest, app: &Appliance, caller: Caller) -> End {
+    let (stream, peer) = (guest.stream(), caller.peer);
     let mut inbox = guest.inbox();
     loop {
         while let Some(line) = inbox.pop() {
@@ -140,8 +145,7 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
                 }
                 match (!app.is_ending()).then(|| app.admit(peer)).flatten() {
                     Some(admitted) => {
-                        let at = (line, inbox);
-                        return session::serve(guest, app, (peer, pid), admitted, at).await;
+                        return session::serve(guest, app, caller, admitted, line, inbox).await;
                     }
                     None => count(&app.counters.refused),
                 }

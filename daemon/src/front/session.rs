@@ -8,15 +8,12 @@
 use core::time::Duration;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
-use std::sync::Arc;
 
 use heddle_socket::admin::Application;
 use heddle_socket::document::to_line;
 use heddle_socket::wire::{Received, send};
 use heddle_socket::{Answer, Fault, FaultKind, Inbox, Line};
-use heddle_verbs::account::Account;
-use heddle_verbs::remote::{Outgoing, Policy, Session, process_of};
+use heddle_verbs::remote::{Outgoing, Session, process_of};
 use heddle_verbs::{Sleeper, closer};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -24,10 +21,9 @@ use tokio::net::UnixStream;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use super::client::{End, SLOW};
+use super::client::{Caller, End, SLOW};
 use super::guest::{Guest, Next};
-use crate::access::Peer;
-use crate::appliance::{Appliance, Tenant, Word};
+use crate::appliance::{Admitted, Appliance, Tenant, Word};
 
 /// Number of requests of one client that are carried out before other clients have their turn.
 const TURN: usize = 16;
@@ -39,10 +35,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(super) async fn serve(
     guest: &Guest,
     app: &Appliance,
-    (peer, pid): (Peer, Option<i32>),
-    (tenant, policy, account): (Rc<Tenant>, Policy, Arc<Account>),
-    (first, mut inbox): (Line, Inbox),
+    caller: Caller,
+    admitted: Admitted,
+    first: Line,
+    mut inbox: Inbox,
 ) -> End {
+    let Admitted { tenant, policy, account } = admitted;
     let sleeper = match Sleeper::pair() {
         Ok(sleeper) => sleeper,
         Err(e) => {
@@ -51,13 +49,12 @@ pub(super) async fn serve(
         }
     };
     let session = Session::new(app.node.hub(), policy, account, sleeper.waker());
-    let mut session = session.on_lane(closer::lane_of(peer.uid));
+    let mut session = session.on_lane(closer::lane_of(caller.peer.uid));
     if app.config.borrow().private.is_some() {
         session = session.of_own_user();
     }
     session.handle(&first, &mut inbox);
-    let sides = (&sleeper, &mut session, &mut inbox);
-    let end = exchange(guest, app, (peer, pid), sides, &tenant).await;
+    let end = exchange(guest, app, caller, &sleeper, &mut session, &mut inbox, &tenant).await;
     if let Err(End::Evicted(why)) = &end {
         give_reason(guest.stream(), why);
     }
@@ -86,8 +83,10 @@ fn give_reason(stream: &UnixStream, why: &str) {
 async fn exchange(
     guest: &Guest,
     app: &Appliance,
-    (peer, pid): (Peer, Option<i32>),
-    (sleeper, session, inbox): (&Sleeper, &mut Session, &mut Inbox),
+    caller: Caller,
+    sleeper: &Sleeper,
+    session: &mut Session,
+    inbox: &mut Inbox,
     tenant: &Tenant,
 ) -> Result<core::convert::Infallible, End> {
     let stream = guest.stream();
@@ -128,7 +127,7 @@ async fn exchange(
             // The results must be sent before the task waits.
             flush(stream, session).await?;
         }
-        show(app, (peer, pid), session, tenant);
+        show(app, caller, session, tenant);
         if session.has_work() || taken == TURN {
             yield_now().await;
             continue;
@@ -193,7 +192,7 @@ fn heed(session: &mut Session, word: Word) -> Result<(), End> {
 }
 
 /// Records the session's present state.
-fn show(app: &Appliance, (peer, pid): (Peer, Option<i32>), session: &mut Session, tenant: &Tenant) {
+fn show(app: &Appliance, caller: Caller, session: &mut Session, tenant: &Tenant) {
     let Some(number) = session.app() else { return };
     tenant.application.set(Some(number.0));
     let (connections, listeners) = session.connections();
@@ -201,8 +200,8 @@ fn show(app: &Appliance, (peer, pid): (Peer, Option<i32>), session: &mut Session
     let seen = Application {
         application: number.0,
         name: session.name().into(),
-        uid: peer.uid,
-        pid,
+        uid: caller.peer.uid,
+        pid: caller.pid,
         connections,
         listeners,
         requests: counters.requests,
