@@ -233,15 +233,15 @@ impl Endpoint {
         };
         // The kernel places memory at the processor socket of the thread that touches it first.
         let device = Topology::read().run_at(home, || hub.open(&config))?;
-        let asked = (requests_out, sleeper);
         let board = hub.board().clone();
-        let mut control = Control::new(asked, links, (registry, board), addressed, setup);
+        let mut control =
+            Control::new(requests_out, sleeper, links, registry, board, addressed, setup);
         if setup.infiniband {
             let seed = setup.seed.derive(LABEL_IB);
             let config = IbConfig::new(seed, ca_guid, ib_ports);
             control.enable_infiniband(IbConfig { keepalive: setup.ib_keepalive, ..config });
         }
-        Ok(Endpoint::new(workers, control, requests, open, clock, (hub, device)))
+        Ok(Endpoint::new(workers, control, requests, open, clock, hub, device))
     }
 }
 

@@ -85,9 +85,11 @@ struct Conn {
 
 impl Control {
     pub(crate) fn new(
-        (requests, sleeper): (Inbox, Sleeper),
+        requests: Inbox,
+        sleeper: Sleeper,
         links: Vec<WorkerLink>,
-        (registry, board): (Arc<Registry>, Arc<Board>),
+        registry: Arc<Registry>,
+        board: Arc<Board>,
         ports: Ports,
         setup: &RnicSetup,
     ) -> Control {

@@ -65,7 +65,8 @@ impl Endpoint {
         requests: Requests,
         ports: Vec<Port>,
         clock: Clock,
-        (hub, device): (Arc<Hub>, Device),
+        hub: Arc<Hub>,
+        device: Device,
     ) -> Endpoint {
         Endpoint { workers, control, requests, ports, clock, polls: 0, hub, device }
     }

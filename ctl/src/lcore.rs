@@ -66,7 +66,8 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         live: Vec<Hand>,
         turn: F,
         orphaned: Stop,
-        (idle, clock): (IdlePolicy, Clock),
+        idle: IdlePolicy,
+        clock: Clock,
         sleeper: Option<WorkerSleeper>,
     ) -> Crew<F> {
         // The queues that wake the thread. A looped queue is left out: the worker's own frames come

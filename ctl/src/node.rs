@@ -171,15 +171,15 @@ impl Node {
         let sleepers = crews.iter().map(|crew| sleeper(*idle, wakers.as_ref(), crew));
         let sleepers: Vec<_> = sleepers.collect::<Result<_, _>>()?;
         let orphaned = Stop::new();
-        let left = (orphaned.clone(), wakers.clone());
-        let control = ControlThread::spawn(control, clock.clone(), left);
+        let (stop, theirs) = (orphaned.clone(), wakers.clone());
+        let control = ControlThread::spawn(control, clock.clone(), stop, theirs);
         let control = control.map_err(OpenError::Thread)?;
         let mut ending = Ending { lcores: Vec::new(), wakers };
         let mut threads = Vec::with_capacity(lcores.len());
         let mut rests = Vec::with_capacity(lcores.len());
         for ((crew, sleeper), &core) in crews.into_iter().zip(sleepers).zip(lcores) {
-            let rest = (*idle, clock.clone());
-            let crew = Crew::new(crew, turn.clone(), orphaned.clone(), rest, sleeper);
+            let (turn, orphaned) = (turn.clone(), orphaned.clone());
+            let crew = Crew::new(crew, turn, orphaned, *idle, clock.clone(), sleeper);
             rests.push((core, crew.rest()));
             let name = format!("heddle-w{core}");
             let run = move |stop: &Stop| crew.run(stop);

@@ -52,8 +52,9 @@ fn test_control_plane_leaves_requests_queued_while_worker_is_behind() {
     let device = hub.open(&memory).unwrap();
     let link = WorkerLink::new(commands, reports);
     let setup = RnicSetup { max_conns: 16, ..RnicSetup::with_seed(seed) };
-    let shared = (registry, hub.board().clone());
-    let mut control = Control::new((requests_out, sleeper), vec![link], shared, ports, &setup);
+    let board = hub.board().clone();
+    let mut control =
+        Control::new(requests_out, sleeper, vec![link], registry, board, ports, &setup);
     // The control plane introduces the application to the worker.
     control.poll(hand.now());
 

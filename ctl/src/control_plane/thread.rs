@@ -28,7 +28,8 @@ impl ControlThread {
     pub(crate) fn spawn(
         mut control: Control,
         clock: Clock,
-        (orphaned, wakers): (Stop, Option<Arc<WorkerWakers>>),
+        orphaned: Stop,
+        wakers: Option<Arc<WorkerWakers>>,
     ) -> std::io::Result<ControlThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let theirs = stop.clone();
