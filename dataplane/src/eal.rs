@@ -181,7 +181,7 @@ impl Eal {
         }
         capture_log(config.log);
         let cpus = allowed_cpus();
-        let args = arguments(config, (memory, iova), &cpus);
+        let args = arguments(config, memory, iova, &cpus);
         start(args)?;
         let log = take_log();
         restore_affinity(&cpus);
@@ -320,7 +320,8 @@ fn capture_log(level: LogLevel) {
 
 fn arguments(
     config: &EalConfig,
-    (memory, iova): (MemoryMode, IovaMode),
+    memory: MemoryMode,
+    iova: IovaMode,
     cpus: &[usize],
 ) -> Vec<String> {
     let mut args: Vec<String> = ["heddle", "--no-telemetry"].map(str::to_owned).into();

@@ -93,7 +93,8 @@ impl Mbuf {
         memory: &ExternalMemory,
         slot: u32,
         region: &Arc<Region>,
-        (off, len): (usize, u16),
+        off: usize,
+        len: u16,
     ) -> Result<Mbuf, ExternalError> {
         let addr = match region.ptr(off, usize::from(len)) {
             Some(p) if len > 0 => p,

@@ -172,8 +172,8 @@ impl Port {
         let (capabilities, info) = device.capabilities()?;
         let room =
             config.pools.iter().map(|p| u32::from(p.data_room()) - u32::from(HEADROOM)).min();
-        let buffers = (config.pools.len(), room.unwrap_or(0));
-        let plan = plan::plan(&device.name, &capabilities, buffers, config)?;
+        let (queues, room) = (config.pools.len(), room.unwrap_or(0));
+        let plan = plan::plan(&device.name, &capabilities, queues, room, config)?;
         let (all, refused) = device.set_up(&info, &plan, &config.pools)?;
         let device = Arc::new(device);
         let mut flows = Rules::default();

@@ -266,7 +266,7 @@ impl MbufSink<'_> {
         let segment = self.tx.spare()?;
         // SAFETY: the address of a range that has passed every check, in the region that the slot's
         // counter keeps since the reference was taken.
-        let segment = unsafe { segment.into_external(&self.tx.external, self.slot, (addr, len)) }?;
+        let segment = unsafe { segment.into_external(&self.tx.external, self.slot, addr, len) }?;
         self.references -= 1;
         self.tx.counters.tx_external_bytes += u64::from(len);
         Some(segment)

@@ -53,7 +53,8 @@ impl RawMbuf {
         self,
         memory: &ExternalMemory,
         slot: u32,
-        (addr, len): (*mut u8, u16),
+        addr: *mut u8,
+        len: u16,
     ) -> Option<Mbuf> {
         let shinfo = memory.counted(slot)?;
         // SAFETY: a direct mbuf, ours alone; the caller guarantees that the range is valid, and the

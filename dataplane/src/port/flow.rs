@@ -109,7 +109,7 @@ mod tests {
             broadcast_arp,
             ..crate::port::plan::tests::config()
         };
-        let plan = plan("dev", &devices::mlx5(), (queues, 2048), &config).unwrap();
+        let plan = plan("dev", &devices::mlx5(), queues, 2048, &config).unwrap();
         rules(&plan, &config.addrs, broadcast_arp)
     }
 
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn test_exclusive_device_needs_no_flow_rules() {
         let config = crate::port::plan::tests::config();
-        let p = plan("dev", &devices::ice(), (4, 2048), &config).unwrap();
+        let p = plan("dev", &devices::ice(), 4, 2048, &config).unwrap();
         assert_eq!(rules(&p, &config.addrs, true), []);
     }
 

@@ -114,7 +114,8 @@ const ETHERNET: u32 = 18;
 pub(super) fn plan(
     device: &str,
     caps: &Capabilities,
-    (queues, room): (usize, u32),
+    queues: usize,
+    room: u32,
     config: &PortConfig,
 ) -> Result<PortPlan, PortError> {
     let quirks = Quirks::of(&caps.driver, &caps.args);

@@ -105,7 +105,7 @@ mod tests {
     fn of(addrs: &[u8]) -> Vec<FlowRule> {
         let addrs: Vec<_> = addrs.iter().map(|&n| IpAddr::from([10, 0, 0, n])).collect();
         let config = crate::port::PortConfig { addrs: vec![[10, 0, 0, 1].into()], ..config() };
-        let plan = plan("dev", &devices::mlx5(), (4, 2048), &config).unwrap();
+        let plan = plan("dev", &devices::mlx5(), 4, 2048, &config).unwrap();
         rules(&plan, &addrs, false)
     }
 

@@ -55,14 +55,14 @@ impl Worker {
         let conns = conns.iter().take(INSPECT_MAX);
         conns
             .filter_map(|&conn| {
-                let outstanding = queues.of(conn).map_or((0, 0), |slot| slot.qp.outstanding());
-                facts(rnic, conn, outstanding)
+                let (sq, rq) = queues.of(conn).map_or((0, 0), |slot| slot.qp.outstanding());
+                facts(rnic, conn, sq, rq)
             })
             .collect()
     }
 }
 
-fn facts(rnic: &Rnic<RxMbuf>, conn: ConnId, (sq, rq): (u32, u32)) -> Option<ConnFacts> {
+fn facts(rnic: &Rnic<RxMbuf>, conn: ConnId, sq: u32, rq: u32) -> Option<ConnFacts> {
     let tcp = rnic.connection(conn)?;
     let qp = rnic.qp(conn).map(|qp| QpFacts {
         state: qp.state(),

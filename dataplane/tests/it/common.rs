@@ -80,7 +80,7 @@ impl Memory {
 
     /// Returns a segment that refers to `len` bytes at `off`.
     pub fn external(&self, pool: Mempool, off: usize, len: u16) -> Result<Mbuf, ExternalError> {
-        Mbuf::external(&pool, &self.external, Memory::SLOT, &self.region, (off, len))
+        Mbuf::external(&pool, &self.external, Memory::SLOT, &self.region, off, len)
     }
 
     pub fn place(&self, off: usize, bytes: &[u8]) {

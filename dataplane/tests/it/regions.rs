@@ -71,7 +71,7 @@ fn test_region_is_unmapped_when_nothing_refers_to_it() {
     let pool = pool(255);
     let Memory { region, external } = Memory::new(3 << 20);
     let base = region.base().as_ptr() as usize;
-    let m = Mbuf::external(&pool, &external, Memory::SLOT, &region, (0, 100)).unwrap();
+    let m = Mbuf::external(&pool, &external, Memory::SLOT, &region, 0, 100).unwrap();
     drop(region);
     assert!(external.is_referred(Memory::SLOT) && !external.is_referred(Memory::SLOT + 1));
     assert!(is_mapped(base));
@@ -81,7 +81,7 @@ fn test_region_is_unmapped_when_nothing_refers_to_it() {
     // The slot can have another region now.
     let next = Memory::new(4096);
     next.place(0, b"next");
-    let m = Mbuf::external(&pool, &external, Memory::SLOT, &next.region, (0, 4)).unwrap();
+    let m = Mbuf::external(&pool, &external, Memory::SLOT, &next.region, 0, 4).unwrap();
     assert_eq!(content(&m), b"next");
 }
 

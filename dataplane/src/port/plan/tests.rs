@@ -24,7 +24,7 @@ pub(in crate::port) fn config() -> PortConfig {
 /// Returns the plan of a device whose pools have buffers for the MTU.
 fn plan_of(caps: &Capabilities, queues: usize, config: &PortConfig) -> Result<PortPlan, PortError> {
     let room = crate::MempoolConfig::room_for_mtu(config.mtu) - crate::mempool::HEADROOM;
-    plan("dev", caps, (queues, u32::from(room)), config)
+    plan("dev", caps, queues, u32::from(room), config)
 }
 
 /// Returns the plan of one pair of queues that interrupts if `rx_interrupt` asks for it.
@@ -235,14 +235,14 @@ fn test_device_gets_mtu_only_if_the_kernel_has_not_set_enough() {
 fn test_small_buffers_need_a_device_that_scatters() {
     let small = |caps: &Capabilities| {
         let config = PortConfig { mtu: 9000, ..config() };
-        plan("dev", caps, (1, 2048), &config)
+        plan("dev", caps, 1, 2048, &config)
     };
     let p = small(&ice()).unwrap();
     assert_ne!(p.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER, 0);
     let e = small(&ena()).unwrap_err().to_string();
     assert!(e.contains("receive buffers of 2048 asked for, at least 9018"), "{e}");
     assert!(small(&memif()).is_ok() && small(&ring()).is_ok());
-    let e = plan("dev", &vmxnet3(), (1, 1024), &config()).unwrap_err().to_string();
+    let e = plan("dev", &vmxnet3(), 1, 1024, &config()).unwrap_err().to_string();
     assert!(e.contains("at least 1646"), "{e}");
 }
 
