@@ -164,6 +164,15 @@ pub(crate) fn fault_config(f: &Faults) -> FaultConfig {
     }
 }
 
+/// How the two sides of a pair are connected.
+struct Topology {
+    wire: Wire,
+    /// Where the server listens.
+    server: SocketAddr,
+    /// The number of workers on either side.
+    workers: usize,
+}
+
 impl Pair {
     /// Sets up everything that the runs of `spec` need, with one worker on either side.
     pub fn open(eal: &Eal, spec: &BenchSpec) -> Result<Pair, BenchError> {
@@ -195,7 +204,7 @@ impl Pair {
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
         let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
-        Pair::of(eal, spec, (a, Some(b)), (Wire::Ring, SERVER, workers))
+        Pair::of(eal, spec, a, Some(b), Topology { wire: Wire::Ring, server: SERVER, workers })
     }
 
     /// Sets up one RNIC with client and server as two of its applications. The RNIC copies data
@@ -211,15 +220,17 @@ impl Pair {
             ..RnicSetup::with_seed(Seed::from_u64(spec.faults.seed))
         };
         let rnic = Endpoint::assemble(eal, Vec::new(), &setup)?;
-        Pair::of(eal, spec, (rnic, None), (Wire::Loop, LOOPED, 1))
+        Pair::of(eal, spec, rnic, None, Topology { wire: Wire::Loop, server: LOOPED, workers: 1 })
     }
 
-    /// Starts the server, and waits until it listens.
+    /// Starts the server, and waits until it listens. Without an RNIC `b` of its own, the server
+    /// is at `a`.
     fn of(
         eal: &Eal,
         spec: &BenchSpec,
-        (mut a, mut b): (Endpoint, Option<Endpoint>),
-        (wire, at, workers): (Wire, SocketAddr, usize),
+        mut a: Endpoint,
+        mut b: Option<Endpoint>,
+        topology: Topology,
     ) -> Result<Pair, BenchError> {
         // The server leaves the CRC to the client, since connections use a CRC when either side
         // asks for it. Each side asks for markers by itself.
@@ -233,7 +244,8 @@ impl Pair {
             backlog: spec.qps as usize + 16,
             ..ListenParams::default()
         };
-        let mut server = BenchServer::new(b.as_ref().unwrap_or(&a).device(), at, params, None)?;
+        let mut server =
+            BenchServer::new(b.as_ref().unwrap_or(&a).device(), topology.server, params, None)?;
         // Every worker of the server has to listen: the server refuses a client that comes before.
         let until = a.now() + SETTLE;
         while !matches!(server.is_listening(), Ok(true)) && a.now() < until {
@@ -243,9 +255,9 @@ impl Pair {
         let side = Side { endpoint: a, clock: Clock::new(eal) };
         Ok(Pair {
             sides: Some((side, ServerSide { endpoint: b, server })),
-            workers,
-            wire,
-            server: at,
+            workers: topology.workers,
+            wire: topology.wire,
+            server: topology.server,
             eal: *eal,
             progress: Progress::default(),
         })

@@ -118,8 +118,9 @@ struct Many {
 }
 
 impl Many {
-    fn plan(self) -> (SocketAddr, u64, u64) {
-        (self.remote, self.connections, self.at_once)
+    fn wanted(self) -> many::Wanted {
+        let Many { remote, connections: count, at_once } = self;
+        many::Wanted { remote, count, at_once }
     }
 }
 
@@ -167,11 +168,11 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
         }
         Side::Hold(m) => {
             let (stop, tally) = (stop.clone(), tally.clone());
-            let hold = move || many::hold(&device, m.plan(), &stop, &tally);
+            let hold = move || many::hold(&device, m.wanted(), &stop, &tally);
             threads.push(thread::Builder::new().spawn(hold)?);
         }
         Side::Make(m) => {
-            let took = many::make(&device, m.plan(), &tally)?;
+            let took = many::make(&device, m.wanted(), &tally)?;
             let (connections, seconds) = (m.connections, took.as_secs_f64());
             let said = serde_json::json!({ "connections": connections, "seconds": seconds });
             writeln!(std::io::stdout(), "{said}")?;

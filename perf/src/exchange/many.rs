@@ -99,16 +99,28 @@ pub fn accept(
     Ok(())
 }
 
-/// Makes `count` connections, `at_once` at a time, and keeps them until `stop` is set.
+/// Which connections to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The address to connect to.
+    pub remote: SocketAddr,
+    /// The number of connections.
+    pub count: u64,
+    /// Most connections that are being made at a time.
+    pub at_once: u64,
+}
+
+/// Makes the connections and keeps them until `stop` is set.
 ///
 /// # Errors
 /// [`ExchangeError`].
 pub fn hold(
     device: &Device,
-    (remote, count, at_once): (SocketAddr, u64, u64),
+    wanted: Wanted,
     stop: &AtomicBool,
     tally: &Tally,
 ) -> Result<(), ExchangeError> {
+    let Wanted { remote, count, at_once } = wanted;
     let mut ends = Ends::new(device)?;
     let (mut begun, mut up) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -129,16 +141,12 @@ pub fn hold(
     Ok(())
 }
 
-/// Makes `count` connections, `at_once` at a time, ends each at once, and returns the time that
-/// took.
+/// Makes the connections, ends each at once, and returns the time that took.
 ///
 /// # Errors
 /// [`ExchangeError`].
-pub fn make(
-    device: &Device,
-    (remote, count, at_once): (SocketAddr, u64, u64),
-    tally: &Tally,
-) -> Result<Duration, ExchangeError> {
+pub fn make(device: &Device, wanted: Wanted, tally: &Tally) -> Result<Duration, ExchangeError> {
+    let Wanted { remote, count, at_once } = wanted;
     let mut ends = Ends::new(device)?;
     let (mut begun, mut over) = (0, 0);
     let start = Instant::now();

@@ -54,7 +54,7 @@ impl RpcPair {
     /// # Errors
     /// The RNICs or the server cannot start.
     pub fn open(eal: &Eal, spec: &BenchSpec) -> Result<RpcPair, RpcError> {
-        RpcPair::begin(eal, spec, (Clock::new(eal), None), || {})
+        RpcPair::begin(eal, spec, Clock::new(eal), None, || {})
     }
 
     /// Sets up the same with the time of `clock`, which `advance` moves forward.
@@ -64,14 +64,15 @@ impl RpcPair {
         clock: &Clock,
         advance: impl FnMut(),
     ) -> Result<RpcPair, RpcError> {
-        RpcPair::begin(eal, spec, (clock.clone(), Some(clock.clone())), advance)
+        RpcPair::begin(eal, spec, clock.clone(), Some(clock.clone()), advance)
     }
 
     /// Sets up the pair. `time` is the RNICs' clock if that is not the system's.
     fn begin(
         eal: &Eal,
         spec: &BenchSpec,
-        (clock, time): (Clock, Option<Clock>),
+        clock: Clock,
+        time: Option<Clock>,
         mut advance: impl FnMut(),
     ) -> Result<RpcPair, RpcError> {
         let seed = Seed::from_u64(spec.faults.seed);

@@ -115,7 +115,8 @@ impl RpcReport {
     pub fn of(
         spec: &BenchSpec,
         what: &RpcRun,
-        (wire, lcores): (Wire, &[usize]),
+        wire: Wire,
+        lcores: &[usize],
         mut rounds: Vec<Round>,
     ) -> Option<RpcReport> {
         // Rounds with a ratio sort by the ratio; rounds without a raw operation sort by their own
@@ -251,7 +252,7 @@ mod tests {
 
     fn report(rounds: Vec<Round>) -> Option<RpcReport> {
         let (spec, run) = spec();
-        RpcReport::of(&spec, &run, (Wire::Ring, &[0, 1]), rounds)
+        RpcReport::of(&spec, &run, Wire::Ring, &[0, 1], rounds)
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn test_rounds_beside_the_raw_operation_make_a_report() {
         let raw = raw_pair.run(&raw_spec, run, Placement::Inline).unwrap();
         Round { load: pair.run(what, &[]).unwrap(), raw: Some(raw) }
     });
-    let r = RpcReport::of(&s, &what, (Wire::Ring, &[]), rounds.collect()).unwrap();
+    let r = RpcReport::of(&s, &what, Wire::Ring, &[], rounds.collect()).unwrap();
     let ratio = r.ratio.unwrap();
     assert_eq!((r.ops, r.bytes, r.version, r.depth, r.rounds), (200, 512 * 200, 2, 1, 3));
     assert!(0.0 < ratio.min && ratio.min <= ratio.median && ratio.median <= ratio.max);

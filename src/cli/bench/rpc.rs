@@ -178,9 +178,10 @@ fn measure(
         }
     }
     let reports = all.into_iter();
+    let (wire, lcores) = bed.wire();
     let report = |(what, rounds): (RpcRun, Vec<Round>)| {
         let summary = Round::summary(&rounds, size.0);
-        let report = RpcReport::of(spec, &what, bed.wire(), rounds)?;
+        let report = RpcReport::of(spec, &what, wire, lcores, rounds)?;
         Some(Point::of_rpc(report, summary))
     };
     Ok(reports.filter_map(report).collect())
