@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use arrayvec::ArrayVec;
 use heddle_dataplane::{
     Clock, Eal, EalConfig, Hugepages, IdlePolicy, LcoreWorker, Mbuf, Mempool, MempoolConfig, Naps,
-    Port, PortConfig, Rester, RxQueue, Stop, TxQueue,
+    Parker, Port, PortConfig, RxQueue, Stop, TxQueue,
 };
 use heddle_verbs::ring::{Area, Bells};
 use heddle_verbs::wakeup::{WorkerSleeper, WorkerWakers};
@@ -69,7 +69,7 @@ impl Rests {
     fn run(self, stop: &Stop) -> Option<f64> {
         let Rests { row, ends: (mut rx, mut tx), bells, heard, sleeper, clock } = self;
         let queues: &[&RxQueue] = if row.queue { &[&rx] } else { &[] };
-        let mut rester = Rester::new(row.policy, clock, queues, sleeper);
+        let mut parker = Parker::new(row.policy, clock, queues, sleeper);
         let (start, used) = (Instant::now(), on_processor().ok()?);
         let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
         while !stop.is_set() {
@@ -79,7 +79,7 @@ impl Rests {
                 heard.fetch_add(1, Ordering::Release);
                 busy = true;
             }
-            rester.turn(busy, || None, || rx.counters().rx_frames);
+            parker.turn(busy, || None, || rx.counters().rx_frames);
         }
         let used = on_processor().ok()?.saturating_sub(used);
         Some(used.as_secs_f64() / start.elapsed().as_secs_f64())
@@ -126,13 +126,13 @@ enum What {
     },
 }
 
-struct Bed {
+struct Harness {
     eal: Eal,
     cpus: [usize; 2],
     runs: usize,
 }
 
-impl Bed {
+impl Harness {
     /// Returns the share of a processor, and the times.
     fn run(&mut self, row: Row, what: What) -> Result<(f64, [f64; 2]), Fault> {
         self.runs += 1;
@@ -177,7 +177,7 @@ fn main() -> Result<(), Fault> {
     let eal = Eal::init(&EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() })?;
     let cpus = heddle_dataplane::eal::allowed_cpus();
     let near = cpus.first().copied().unwrap_or(0);
-    let mut bed = Bed { eal, cpus: [near, cpus.get(1).copied().unwrap_or(near)], runs: 0 };
+    let mut harness = Harness { eal, cpus: [near, cpus.get(1).copied().unwrap_or(near)], runs: 0 };
     let naps = |longest| {
         let longest = Duration::from_micros(longest);
         IdlePolicy::Backoff(Naps { longest, ..Naps::default() })
@@ -196,15 +196,15 @@ fn main() -> Result<(), Fault> {
         ("no queue", naps(500), false),
     ] {
         let row = Row { name, policy, queue };
-        let (idle, _) = bed.run(row, What::Idle)?;
-        let frames = |bed: &mut Bed, rounds, pause| match queue {
-            true => bed.run(row, What::Frames(rounds, pause)).map(|r| r.1),
+        let (idle, _) = harness.run(row, What::Idle)?;
+        let frames = |harness: &mut Harness, rounds, pause| match queue {
+            true => harness.run(row, What::Frames(rounds, pause)).map(|r| r.1),
             false => Ok([f64::NAN; 2]),
         };
-        let [a, b] = frames(&mut bed, STREAM, Duration::ZERO)?;
-        let [c, d] = frames(&mut bed, SINGLE, PAUSE)?;
-        let (_, [e, f]) = bed.run(row, What::Bells { woken: true })?;
-        let (_, [g, h]) = bed.run(row, What::Bells { woken: false })?;
+        let [a, b] = frames(&mut harness, STREAM, Duration::ZERO)?;
+        let [c, d] = frames(&mut harness, SINGLE, PAUSE)?;
+        let (_, [e, f]) = harness.run(row, What::Bells { woken: true })?;
+        let (_, [g, h]) = harness.run(row, What::Bells { woken: false })?;
         println!(
             "{:<17} {:>6.2} {a:>6.1} {b:>8.1} {c:>8.1} {d:>8.1} {e:>10.1} {f:>8.1} {g:>8.1} {h:>8.1}",
             row.name,

@@ -39,7 +39,7 @@ impl ControlPlane for Nobody {
 }
 
 /// An application with a queue pair, and the worker's memory.
-struct Bed {
+struct Harness {
     mem: TestMemory,
     mrs: Arc<MrTable>,
     stag: Stag,
@@ -51,8 +51,8 @@ struct Bed {
     _cq: Cq,
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl Harness {
+    fn new() -> Harness {
         let seed = Seed::from_u64(1);
         let mrs = Arc::new(MrTable::new(&seed, 8));
         let registry = Arc::new(Registry::new(mrs.clone(), Arc::new(RegionTable::new(4, None))));
@@ -71,7 +71,7 @@ impl Bed {
         let rights = Access::LOCAL_WRITE.with(Access::BIND);
         let mr = mrs.register(pd, all.0, all.1, all.2, rights).expect("room");
         let fast = mrs.allocate(pd, Some(qp.qpn()), SIZE as u64).expect("room");
-        Bed { mem, mrs, stag: mr.stag, fast, device, qp, pd, _cq: cq }
+        Harness { mem, mrs, stag: mr.stag, fast, device, qp, pd, _cq: cq }
     }
 }
 
@@ -95,7 +95,7 @@ fn completion(data: &[u8]) {
 
 pub fn run(data: &[u8]) -> bool {
     completion(data);
-    let Bed { mem, mrs, stag, fast, device, qp, pd, .. } = Bed::new();
+    let Harness { mem, mrs, stag, fast, device, qp, pd, .. } = Harness::new();
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false, posted: None };
     let mut protocol = QpContext::new(&QpConfig {
         pd,
@@ -175,7 +175,7 @@ pub fn run(data: &[u8]) -> bool {
 
 pub fn seeds() -> Seeds {
     let seed = |post: fn(&Qp, Sge, Stag)| {
-        let Bed { stag, fast, device, qp, .. } = Bed::new();
+        let Harness { stag, fast, device, qp, .. } = Harness::new();
         let (off, len) = qp.share();
         let block = device.area().at(off, len).expect("its own block");
         let before: Vec<u64> = block.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();

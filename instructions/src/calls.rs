@@ -16,7 +16,7 @@ use heddle_ibverbs::verbs::{
 };
 use heddle_verbs::{Access, Cq, Mr, Pd, Qp, QpInit, Qpn, RecvWr, SendWr, Sge, Stag};
 
-use crate::bed::{Bed, BedError, Shape, Wire};
+use crate::harness::{Harness, HarnessError, Shape, Wire};
 use crate::measured;
 
 /// The most instructions that a call of libibverbs may take above the Rust call, for each request.
@@ -79,17 +79,17 @@ const OPS: usize = 512;
 const TURNS: usize = 64;
 
 /// Counts a call `OPS` times. Returns the number of requests.
-pub(crate) fn run(eal: &Eal, call: Call, by: By) -> Result<u64, BedError> {
+pub(crate) fn run(eal: &Eal, call: Call, by: By) -> Result<u64, HarnessError> {
     let shape = Shape { size: SIZE, depth: 16, crc: false, wire: Wire::Inside, ..Shape::default() };
-    let mut bed = Bed::open(eal, shape)?;
+    let mut harness = Harness::open(eal, shape)?;
     match by {
         By::Rust => {
-            let client = Native::new(&bed)?;
-            repeat(&mut bed, call, client)
+            let client = Native::new(&harness)?;
+            repeat(&mut harness, call, client)
         }
         By::Ibverbs => {
-            let client = Foreign::new(&bed)?;
-            repeat(&mut bed, call, client)
+            let client = Foreign::new(&harness)?;
+            repeat(&mut harness, call, client)
         }
     }
 }
@@ -109,42 +109,42 @@ trait Client {
     fn poll(&mut self) -> bool;
 }
 
-fn repeat(bed: &mut Bed, call: Call, mut client: impl Client) -> Result<u64, BedError> {
-    bed.connect_with(client.qp())?;
-    let to = bed.target();
-    let expect = |done, what| if done { Ok(()) } else { Err(BedError::Stalled(what)) };
+fn repeat(harness: &mut Harness, call: Call, mut client: impl Client) -> Result<u64, HarnessError> {
+    harness.connect_with(client.qp())?;
+    let to = harness.target();
+    let expect = |done, what| if done { Ok(()) } else { Err(HarnessError::Stalled(what)) };
     // A responder sends nothing before its initiator has sent (RFC 5044 section 7.1.2, rule 4).
     expect(client.post_send(to), "room for a request")?;
-    bed.turns(TURNS);
+    harness.turns(TURNS);
     expect(client.poll(), "the completion of a Write")?;
     for i in 0..WARM + OPS {
         let count = i >= WARM;
         match call {
             Call::PostSend => {
                 expect(counted(count, || client.post_send(to)), "room for a request")?;
-                bed.turns(TURNS);
+                harness.turns(TURNS);
                 expect(client.poll(), "the completion of a Write")?;
             }
             Call::PostSends => {
                 expect(counted(count, || client.post_sends(to)), "room for requests")?;
-                bed.turns(TURNS);
+                harness.turns(TURNS);
                 let all = (0..LIST).all(|_| client.poll());
                 expect(all, "the completions of Writes")?;
             }
             Call::PostRecv => {
                 expect(counted(count, || client.post_recv()), "room for a receive")?;
-                bed.send_from_server()?;
-                bed.turns(TURNS);
+                harness.send_from_server()?;
+                harness.turns(TURNS);
                 expect(client.poll(), "the completion of a receive")?;
             }
             Call::Poll => {
                 expect(client.post_send(to), "room for a request")?;
-                bed.turns(TURNS);
+                harness.turns(TURNS);
                 expect(counted(count, || client.poll()), "the completion of a Write")?;
             }
             Call::PollEmpty => {
                 expect(!counted(count, || client.poll()), "an empty queue")?;
-                bed.turns(1);
+                harness.turns(1);
             }
         }
     }
@@ -163,8 +163,8 @@ struct Native {
 }
 
 impl Native {
-    fn new(bed: &Bed) -> Result<Native, BedError> {
-        let device = bed.device();
+    fn new(harness: &Harness) -> Result<Native, HarnessError> {
+        let device = harness.device();
         let pd = device.alloc_pd()?;
         let cq = device.create_cq(64, None)?;
         let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(16, 16))?;
@@ -206,9 +206,9 @@ struct Foreign {
 }
 
 impl Foreign {
-    fn new(bed: &Bed) -> Result<Foreign, BedError> {
-        if !rnic::adopt(bed.device().clone()) {
-            return Err(BedError::Ibverbs("rnic::adopt"));
+    fn new(harness: &Harness) -> Result<Foreign, HarnessError> {
+        if !rnic::adopt(harness.device().clone()) {
+            return Err(HarnessError::Ibverbs("rnic::adopt"));
         }
         let all = ibv_qp_cap {
             max_send_wr: 16,
@@ -237,7 +237,7 @@ impl Foreign {
             (Pd((*pd).handle), cq, some(ibv_create_qp(pd, &raw mut init), "ibv_create_qp")?)
         };
         // Valgrind has no way to share memory in place, as `ibv_reg_mr` would.
-        let mr = bed.device().alloc_mr(pd, SIZE, Access::LOCAL_WRITE)?;
+        let mr = harness.device().alloc_mr(pd, SIZE, Access::LOCAL_WRITE)?;
         let Sge { stag, len, to } = mr.sge(0, SIZE);
         let sge = ibv_sge { addr: to, length: len, lkey: stag.0 };
         // SAFETY: the structure has only integers, which all may be zero.
@@ -248,15 +248,15 @@ impl Foreign {
         let (number, changed) =
             unsafe { ((*qp).qp_num, ibv_modify_qp(qp, &raw mut attr, IBV_QP_STATE)) };
         if changed != 0 {
-            return Err(BedError::Ibverbs("ibv_modify_qp"));
+            return Err(HarnessError::Ibverbs("ibv_modify_qp"));
         }
-        let found = rnic::find_qp(Qpn(number)).ok_or(BedError::Ibverbs("rnic::find_qp"))?;
+        let found = rnic::find_qp(Qpn(number)).ok_or(HarnessError::Ibverbs("rnic::find_qp"))?;
         Ok(Foreign { _mr: mr, sge, cq, qp, found })
     }
 }
 
-fn some<T>(made: *mut T, what: &'static str) -> Result<*mut T, BedError> {
-    if made.is_null() { Err(BedError::Ibverbs(what)) } else { Ok(made) }
+fn some<T>(made: *mut T, what: &'static str) -> Result<*mut T, HarnessError> {
+    if made.is_null() { Err(HarnessError::Ibverbs(what)) } else { Ok(made) }
 }
 
 impl Foreign {

@@ -8,8 +8,8 @@ use heddle_dataplane::Eal;
 use heddle_services::bench::Op;
 use heddle_services::rpc::program::Call;
 
-use crate::bed::{Bed, BedError, Shape, TURN, Wire};
 use crate::calls::{self, By};
+use crate::harness::{Harness, HarnessError, Shape, TURN, Wire};
 use crate::rpc;
 
 /// Operations outstanding for long messages, and for short messages in a stream.
@@ -100,7 +100,7 @@ impl Case {
     }
 
     /// Runs the case. Returns the number of operations that were measured.
-    pub(crate) fn run(self, eal: &Eal) -> Result<u64, BedError> {
+    pub(crate) fn run(self, eal: &Eal) -> Result<u64, HarnessError> {
         match self {
             Case::Long { op, mtu, crc } => {
                 let shape = Shape { mtu, crc, size: LONG, depth: LONG_DEPTH, ..Shape::default() };
@@ -135,9 +135,9 @@ impl Case {
                 let shape = Shape { mtu, crc: true, size, depth: SHORT_DEPTH, ..Shape::default() };
                 stream(eal, shape, Op::Write, 1024, 2048)
             }
-            Case::Ack => repeat(eal, false, Bed::ack),
-            Case::OutOfOrder => repeat(eal, false, Bed::out_of_order),
-            Case::PlacedAhead => repeat(eal, true, Bed::out_of_order),
+            Case::Ack => repeat(eal, false, Harness::ack),
+            Case::OutOfOrder => repeat(eal, false, Harness::out_of_order),
+            Case::PlacedAhead => repeat(eal, true, Harness::out_of_order),
             Case::Rpc(call) => {
                 let (size, depth) = match call {
                     Call::Echo => (INLINE, 1),
@@ -147,9 +147,10 @@ impl Case {
             }
             Case::Call(call, by) => calls::run(eal, call, by),
             Case::Connect => {
-                let mut bed = Bed::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
+                let mut harness =
+                    Harness::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
                 for i in 0..8 + 64 {
-                    bed.connect_and_close(i >= 8)?;
+                    harness.connect_and_close(i >= 8)?;
                 }
                 Ok(64)
             }
@@ -162,11 +163,11 @@ fn inside() -> Shape {
 }
 
 /// Measures `ops` operations, after `warm` unmeasured ones.
-fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u64, BedError> {
-    let mut bed = Bed::open(eal, shape)?;
-    bed.connect()?;
-    bed.run(op, warm)?;
-    crate::measured(|| bed.run(op, ops))?;
+fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u64, HarnessError> {
+    let mut harness = Harness::open(eal, shape)?;
+    harness.connect()?;
+    harness.run(op, warm)?;
+    crate::measured(|| harness.run(op, ops))?;
     Ok(ops as u64)
 }
 
@@ -174,16 +175,16 @@ fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u6
 fn repeat(
     eal: &Eal,
     markers: bool,
-    mut piece: impl FnMut(&mut Bed, bool) -> Result<(), BedError>,
-) -> Result<u64, BedError> {
+    mut piece: impl FnMut(&mut Harness, bool) -> Result<(), HarnessError>,
+) -> Result<u64, HarnessError> {
     const WARM: usize = 64;
     const OPS: usize = 512;
     let wire = Wire::Tapped;
     let shape = Shape { size: TWO_SEGMENTS, depth: 1, wire, markers, ..Shape::default() };
-    let mut bed = Bed::open(eal, shape)?;
-    bed.connect()?;
+    let mut harness = Harness::open(eal, shape)?;
+    harness.connect()?;
     for i in 0..WARM + OPS {
-        piece(&mut bed, i >= WARM)?;
+        piece(&mut harness, i >= WARM)?;
     }
     Ok(OPS as u64)
 }

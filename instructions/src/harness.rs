@@ -25,8 +25,8 @@ use crate::measured;
 pub(crate) enum Wire {
     /// A pair of rings.
     Ring,
-    /// A pair of rings on each side. The bed passes frames from one side to the other where a case
-    /// asks for this.
+    /// A pair of rings on each side. The harness passes frames from one side to the other where a
+    /// case asks for this.
     Tapped,
     /// No link: both applications belong to one RNIC.
     Inside,
@@ -64,9 +64,9 @@ impl Default for Shape {
     }
 }
 
-/// Why the bed could count nothing.
+/// Why the harness could count nothing.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BedError {
+pub(crate) enum HarnessError {
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(transparent)]
@@ -95,7 +95,7 @@ const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471
 /// The virtual time of a turn.
 pub(crate) const TURN: Duration = Duration::from_micros(1);
 
-/// The most idle turns: if an event has not come by then, the bed gives up.
+/// The most idle turns: if an event has not come by then, the harness gives up.
 pub(crate) const PATIENCE: u32 = 100_000;
 
 const TIME_WAIT: Duration = Duration::from_millis(10);
@@ -121,7 +121,7 @@ struct End {
     qp: Qp,
 }
 
-pub(crate) struct Bed {
+pub(crate) struct Harness {
     ends: [End; 2],
     /// The far ends of the two RNICs' rings.
     taps: Option<[(RxQueue, TxQueue); 2]>,
@@ -132,9 +132,9 @@ pub(crate) struct Bed {
     server: SocketAddr,
 }
 
-impl Bed {
+impl Harness {
     /// Opens two RNICs, of which the second listens.
-    pub(crate) fn open(eal: &Eal, shape: Shape) -> Result<Bed, BedError> {
+    pub(crate) fn open(eal: &Eal, shape: Shape) -> Result<Harness, HarnessError> {
         let (clock, hand) = Clock::manual();
         hand.advance(Duration::from_secs(1));
         let config = |n: u8| EndpointConfig {
@@ -156,12 +156,12 @@ impl Bed {
         let configs = [config(1), config(2)];
         let (a, b, taps) = match shape.wire {
             Wire::Ring => {
-                let (a, b) = Endpoint::ring_pair(eal, "bed", &configs[0], &configs[1])?;
+                let (a, b) = Endpoint::ring_pair(eal, "harness", &configs[0], &configs[1])?;
                 (a, Some(b), None)
             }
             Wire::Tapped => {
-                let (a, x) = tapped(eal, "bed-a", &configs[0])?;
-                let (b, y) = tapped(eal, "bed-b", &configs[1])?;
+                let (a, x) = tapped(eal, "harness-a", &configs[0])?;
+                let (b, y) = tapped(eal, "harness-b", &configs[1])?;
                 (a, Some(b), Some([x, y]))
             }
             Wire::Inside => {
@@ -185,11 +185,11 @@ impl Bed {
         let params = ListenParams { protocol: mpa, ..ListenParams::default() };
         let server = &mut ends[1];
         server.device.listen(server_at, params, &server.events)?;
-        let mut bed = Bed { ends, taps, hand, shape, before: 0, server: server_at };
-        bed.until("a listener", |bed| {
-            Ok(matches!(bed.ends[1].events.poll(), Some(CmEvent::Listening { .. })))
+        let mut harness = Harness { ends, taps, hand, shape, before: 0, server: server_at };
+        harness.until("a listener", |harness| {
+            Ok(matches!(harness.ends[1].events.poll(), Some(CmEvent::Listening { .. })))
         })?;
-        Ok(bed)
+        Ok(harness)
     }
 
     fn take(&mut self, from: usize) -> Frames {
@@ -221,32 +221,32 @@ impl Bed {
     fn until(
         &mut self,
         what: &'static str,
-        mut done: impl FnMut(&mut Bed) -> Result<bool, BedError>,
-    ) -> Result<(), BedError> {
+        mut done: impl FnMut(&mut Harness) -> Result<bool, HarnessError>,
+    ) -> Result<(), HarnessError> {
         for _ in 0..PATIENCE {
             if done(self)? {
                 return Ok(());
             }
             self.turn(0);
         }
-        Err(BedError::Stalled(what))
+        Err(HarnessError::Stalled(what))
     }
 
     /// Connects the queue pairs.
-    pub(crate) fn connect(&mut self) -> Result<CmId, BedError> {
+    pub(crate) fn connect(&mut self) -> Result<CmId, HarnessError> {
         let qp = self.ends[0].qp.clone();
         let params = ConnectParams { protocol: mpa(&self.shape), ..ConnectParams::new(qp) };
         let client = &self.ends[0];
         let id = client.device.connect(self.server, params, &client.events)?;
         let mut up = 0;
-        self.until("a connection", |bed| {
-            for end in &bed.ends {
+        self.until("a connection", |harness| {
+            for end in &harness.ends {
                 match end.events.poll() {
                     Some(CmEvent::ConnectRequest { id, .. }) => {
                         end.device.accept(id, AcceptParams::new(end.qp.clone()))?;
                     }
                     Some(CmEvent::Established { .. }) => up += 1,
-                    Some(other) => return Err(BedError::Failed(format!("{other:?}"))),
+                    Some(other) => return Err(HarnessError::Failed(format!("{other:?}"))),
                     None => {}
                 }
             }
@@ -255,11 +255,11 @@ impl Bed {
         Ok(id)
     }
 
-    fn close(&mut self, id: CmId) -> Result<(), BedError> {
+    fn close(&mut self, id: CmId) -> Result<(), HarnessError> {
         self.ends[0].device.disconnect(id)?;
         let mut down = 0;
-        self.until("the end of a connection", |bed| {
-            for end in &bed.ends {
+        self.until("the end of a connection", |harness| {
+            for end in &harness.ends {
                 down += u32::from(matches!(end.events.poll(), Some(CmEvent::Disconnected { .. })));
             }
             Ok(down == 2)
@@ -268,7 +268,7 @@ impl Bed {
 
     /// Makes and closes a connection, from the first SYN to the last event. Callgrind counts this
     /// if `count`.
-    pub(crate) fn connect_and_close(&mut self, count: bool) -> Result<(), BedError> {
+    pub(crate) fn connect_and_close(&mut self, count: bool) -> Result<(), HarnessError> {
         for end in &mut self.ends {
             end.qp = end.new_qp(&self.shape)?;
         }
@@ -288,7 +288,7 @@ impl Bed {
     }
 
     /// Connects `qp` instead of the client's own queue pair.
-    pub(crate) fn connect_with(&mut self, qp: &Qp) -> Result<(), BedError> {
+    pub(crate) fn connect_with(&mut self, qp: &Qp) -> Result<(), HarnessError> {
         self.ends[0].qp = qp.clone();
         self.connect().map(drop)
     }
@@ -304,14 +304,14 @@ impl Bed {
     }
 
     /// Sends the client a message from the server.
-    pub(crate) fn send_from_server(&mut self) -> Result<(), BedError> {
+    pub(crate) fn send_from_server(&mut self) -> Result<(), HarnessError> {
         let server = &self.ends[1];
         server.qp.post_send(&SendWr::send(0, &[server.mr.sge(0, self.shape.size)]))?;
-        self.until("the completion of a Send", |bed| Ok(bed.ends[1].reap()? == 1))
+        self.until("the completion of a Send", |harness| Ok(harness.ends[1].reap()? == 1))
     }
 
     /// Runs `n` operations of the client.
-    pub(crate) fn run(&mut self, op: Op, n: usize) -> Result<(), BedError> {
+    pub(crate) fn run(&mut self, op: Op, n: usize) -> Result<(), HarnessError> {
         let depth = self.shape.depth;
         let (mut posted, mut done, mut buffers, mut arrived) = (0, 0, 0, 0);
         let mut idle = 0;
@@ -331,7 +331,7 @@ impl Bed {
             arrived += self.ends[1].reap()?;
             idle = if done + arrived == before { idle + 1 } else { 0 };
             if idle == PATIENCE {
-                return Err(BedError::Stalled("completions"));
+                return Err(HarnessError::Stalled("completions"));
             }
         }
         self.before += n as u64;
@@ -340,12 +340,12 @@ impl Bed {
 
     /// Fails if an Atomic Operation missed the value that it was to find: such an operation would
     /// be cheaper than the intended one.
-    fn counter(&self, op: Op) -> Result<(), BedError> {
+    fn counter(&self, op: Op) -> Result<(), HarnessError> {
         let mut counter = [0; COUNTER];
         self.ends[1].mr.read(0, &mut counter);
         match u64::from_ne_bytes(counter) {
             n if op.is_atomic() && n != self.before => {
-                Err(BedError::Failed(format!("the counter holds {n}, not {}", self.before)))
+                Err(HarnessError::Failed(format!("the counter holds {n}, not {}", self.before)))
             }
             _ => Ok(()),
         }
@@ -355,12 +355,12 @@ impl Bed {
         i % self.shape.depth * self.shape.size
     }
 
-    fn post_recv(&self, i: usize) -> Result<(), BedError> {
+    fn post_recv(&self, i: usize) -> Result<(), HarnessError> {
         let sges = [self.ends[1].mr.sge(self.slot(i), self.shape.size)];
         Ok(self.ends[1].qp.post_recv(&RecvWr { wr_id: i as u64, sges: &sges })?)
     }
 
-    fn post(&self, op: Op, i: usize) -> Result<(), BedError> {
+    fn post(&self, op: Op, i: usize) -> Result<(), HarnessError> {
         let [client, server] = &self.ends;
         let stag = server.mr.stag();
         let to = server.mr.to() + self.slot(i) as u64;
@@ -382,7 +382,7 @@ impl Bed {
 
     /// Posts a Write of two segments, and returns the segments, which have left the client and wait
     /// on the wire.
-    fn two_segments(&mut self) -> Result<[Frames; 2], BedError> {
+    fn two_segments(&mut self) -> Result<[Frames; 2], HarnessError> {
         self.hand.advance(TURN);
         self.post(Op::Write, 0)?;
         self.ends[0].poll();
@@ -393,21 +393,21 @@ impl Bed {
             }
             (a, b, more) => {
                 let frames = usize::from(a.is_some()) + usize::from(b.is_some()) + more;
-                Err(BedError::Frames { frames, expected: 2 })
+                Err(HarnessError::Frames { frames, expected: 2 })
             }
         }
     }
 
-    /// Completes the Write of [`two_segments`](Bed::two_segments).
-    fn finish(&mut self) -> Result<(), BedError> {
-        self.until("the completion of a Write", |bed| Ok(bed.ends[0].reap()? == 1))?;
+    /// Completes the Write of [`two_segments`](Harness::two_segments).
+    fn finish(&mut self) -> Result<(), HarnessError> {
+        self.until("the completion of a Write", |harness| Ok(harness.ends[0].reap()? == 1))?;
         // Let both RNICs send everything that still waits.
         (0..8).for_each(|_| self.turn(0));
         Ok(())
     }
 
     /// Passes the client an ACK for the first of two segments. Callgrind counts this if `count`.
-    pub(crate) fn ack(&mut self, count: bool) -> Result<(), BedError> {
+    pub(crate) fn ack(&mut self, count: bool) -> Result<(), HarnessError> {
         let [first, second] = self.two_segments()?;
         self.give(1, first);
         let mut ack = Frames::new();
@@ -420,7 +420,7 @@ impl Bed {
             self.hand.advance(TURN);
         }
         if ack.len() != 1 {
-            return Err(BedError::Frames { frames: ack.len(), expected: 1 });
+            return Err(HarnessError::Frames { frames: ack.len(), expected: 1 });
         }
         self.give(0, ack);
         counted(count, || self.ends[0].poll());
@@ -430,19 +430,19 @@ impl Bed {
 
     /// Passes the server the second of two segments and then the first. Callgrind counts this if
     /// `count`.
-    pub(crate) fn out_of_order(&mut self, count: bool) -> Result<(), BedError> {
+    pub(crate) fn out_of_order(&mut self, count: bool) -> Result<(), HarnessError> {
         let [first, second] = self.two_segments()?;
         self.give(1, second);
         counted(count, || self.ends[1].poll());
         let snapshot = self.ends[1].endpoint.as_ref().map(Endpoint::snapshot);
         let ahead = snapshot.map_or(0, |s| s.worker.rnic.rx_placed_ahead);
         if self.shape.markers != (ahead > 0) {
-            return Err(BedError::Failed(format!("{ahead} FPDUs placed ahead of a gap")));
+            return Err(HarnessError::Failed(format!("{ahead} FPDUs placed ahead of a gap")));
         }
         // Lose the ACK that reports the gap.
         let said = self.take(1).len();
         if said != 1 {
-            return Err(BedError::Frames { frames: said, expected: 1 });
+            return Err(HarnessError::Frames { frames: said, expected: 1 });
         }
         self.give(1, first);
         counted(count, || self.ends[1].poll());
@@ -451,7 +451,7 @@ impl Bed {
 }
 
 impl End {
-    fn new(endpoint: Option<Endpoint>, device: Device, shape: &Shape) -> Result<End, BedError> {
+    fn new(endpoint: Option<Endpoint>, device: Device, shape: &Shape) -> Result<End, HarnessError> {
         let pd = device.alloc_pd().expect("there are few");
         let all = Access::LOCAL_WRITE
             .with(Access::REMOTE_WRITE)
@@ -470,16 +470,16 @@ impl End {
         }
     }
 
-    fn new_qp(&self, shape: &Shape) -> Result<Qp, BedError> {
+    fn new_qp(&self, shape: &Shape) -> Result<Qp, HarnessError> {
         Ok(self.device.create_qp(self.pd, init(&self.cq, shape))?)
     }
 
     /// Takes completions. Returns their number.
-    fn reap(&self) -> Result<usize, BedError> {
+    fn reap(&self) -> Result<usize, HarnessError> {
         let mut n = 0;
         while let Some(cqe) = self.cq.poll() {
             if !cqe.status.is_success() {
-                return Err(BedError::Failed(format!("{:?}", cqe.status)));
+                return Err(HarnessError::Failed(format!("{:?}", cqe.status)));
             }
             n += 1;
         }
@@ -487,7 +487,7 @@ impl End {
     }
 }
 
-/// Converts a depth; depths of a bed are small.
+/// Converts a depth; depths of a harness are small.
 fn depth(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -507,7 +507,7 @@ fn tapped(
     eal: &Eal,
     name: &str,
     config: &EndpointConfig,
-) -> Result<(Endpoint, (RxQueue, TxQueue)), BedError> {
+) -> Result<(Endpoint, (RxQueue, TxQueue)), HarnessError> {
     let pool = Mempool::new(eal, &MempoolConfig::for_mtu(FRAMES, config.mtu))?;
     let ports = PortConfig { mtu: config.mtu, ..PortConfig::new(pool) };
     let (port, mut tap) = Port::ring_pair(eal, name, RING, &ports, &ports)?;

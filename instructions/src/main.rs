@@ -28,10 +28,10 @@
 //! `scripts/bench` calls this program with all that it needs. Exit status: 0; 1 when something
 //! failed or has become worse; 2 for wrong usage.
 
-mod bed;
 mod calls;
 mod cases;
 mod gate;
+mod harness;
 mod rpc;
 mod runner;
 

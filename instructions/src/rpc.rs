@@ -10,7 +10,7 @@ use heddle_perf::spec::{BenchSpec, Until};
 use heddle_rpc::Speaks;
 use heddle_services::rpc::program::Call;
 
-use crate::bed::{BedError, PATIENCE, TURN};
+use crate::harness::{HarnessError, PATIENCE, TURN};
 use crate::measured;
 
 /// Counts `ops` calls with items of `size` bytes, `depth` outstanding, after `warm` uncounted
@@ -21,7 +21,7 @@ pub(crate) fn stream(
     (size, depth): (usize, usize),
     warm: u64,
     ops: u64,
-) -> Result<u64, BedError> {
+) -> Result<u64, HarnessError> {
     let size = Size(u32::try_from(size).unwrap_or(u32::MAX));
     let spec = BenchSpec {
         sizes: Sizes::one(size),
@@ -41,7 +41,7 @@ pub(crate) fn stream(
             pair.turn(&mut load)?;
             idle = if load.ops() == before { idle + 1 } else { 0 };
             if idle == PATIENCE {
-                return Err(BedError::Stalled("replies"));
+                return Err(HarnessError::Stalled("replies"));
             }
         }
         Ok(())

@@ -46,7 +46,7 @@ queue-pairs = 4096
 EACH = 4000
 
 
-class Bed:
+class Harness:
     def __init__(self, out, conns):
         self.heddle, self.exchange = os.environ["HEDDLE"], os.environ["EXCHANGE"]
         lab.wire()
@@ -107,65 +107,67 @@ class Bed:
             return json.load(f)
 
 
-def connects(bed, rounds):
+def connects(harness, rounds):
     rates = []
     for _ in range(rounds):
-        child = bed.run(bed.a, "--queues", "64", "make", f"{lab.PEERS}:9100", "--connections",
+        child = harness.run(harness.a, "--queues", "64", "make", f"{lab.PEERS}:9100",
+                            "--connections",
                         "1000")
         said, _ = child.communicate()
-        bed.children.remove(child)
+        harness.children.remove(child)
         done = json.loads(said.splitlines()[-1])
         rates.append(done["connections"] / done["seconds"])
     return rates
 
 
-def memory(bed, counts):
+def memory(harness, counts):
     """Returns rows of (connections, figures of each side)."""
-    bed.quiet()
+    harness.quiet()
     rows = []
     for count in (0, *counts):
         children = []
         for n, first in enumerate(range(0, count, EACH)):
             at = f"{lab.PEERS}:{9101 + n}"
-            children.append(bed.serve("accept", at))
+            children.append(harness.serve("accept", at))
             some = str(min(EACH, count - first))
-            children.append(bed.run(bed.a, "--memory", "1", "--queues", "128", "hold", at,
+            children.append(harness.run(harness.a, "--memory", "1", "--queues", "128", "hold", at,
                                     "--connections", some))
         if count:
             until = time.monotonic() + 120
-            while gauges(scrape(bed.a.metrics)).get("heddle_connections", 0) < count:
+            while gauges(scrape(harness.a.metrics)).get("heddle_connections", 0) < count:
                 if time.monotonic() > until:
                     sys.exit(f"{count} connections do not come about")
                 time.sleep(0.5)
             time.sleep(2)
-        rows.append((count, bed.a.figures(), bed.p.figures()))
+        rows.append((count, harness.a.figures(), harness.p.figures()))
         for c in children:
-            bed.end(c)
-        bed.quiet()
+            harness.end(c)
+        harness.quiet()
     return rows
 
 
-def killed(bed, rounds):
+def killed(harness, rounds):
     """Returns the milliseconds until everything of a killed program is gone."""
     took = []
-    with bed.a.control() as control:
+    with harness.a.control() as control:
         for _ in range(rounds):
-            c = bed.run(bed.a, "--memory", "64", "hold", f"{lab.PEERS}:9100", "--connections", "32")
+            c = harness.run(harness.a, "--memory", "64", "hold", f"{lab.PEERS}:9100",
+                            "--connections", "32")
             while not any(n["connections"] == 32 for n in control.ask("status")["clients"]):
                 time.sleep(0.02)
             time.sleep(0.1)
-            memory = bed.a.figures()["rssshmem"]
+            memory = harness.a.figures()["rssshmem"]
             c.kill()
             since = time.monotonic()
             while control.ask("status")["clients"] or control.ask("conns")["conns"] or \
-                    bed.a.figures()["rssshmem"] > memory - (64 << 10):
+                    harness.a.figures()["rssshmem"] > memory - (64 << 10):
                 time.sleep(0.001)
             took.append(1000 * (time.monotonic() - since))
-            bed.end(c)
+            harness.end(c)
     return took
 
 
-def paired(bed, rounds, disturb, rest=None):
+def paired(harness, rounds, disturb, rest=None):
     """Measures goodput with and without a disturbance, in turns; returns also the ratio of each
     pair."""
     rates = ([], [])
@@ -177,7 +179,7 @@ def paired(bed, rounds, disturb, rest=None):
             if thread:
                 thread.start()
                 time.sleep(0.5)
-            report = bed.goodput(2)
+            report = harness.goodput(2)
             stop.set()
             if thread:
                 thread.join()
@@ -198,7 +200,7 @@ def main():
     room.enter(__file__)
     counts = [int(n) for n in args.conns.split(",")]
     with tempfile.TemporaryDirectory() as out:
-        report(Bed(out, 2 * max(counts)), args.rounds, counts)
+        report(Harness(out, 2 * max(counts)), args.rounds, counts)
 
 
 def spread(values, form="{:.2f}"):
@@ -206,56 +208,57 @@ def spread(values, form="{:.2f}"):
     return " ".join(form.format(v) for v in (statistics.median(values), min(values), max(values)))
 
 
-def victims(bed):
+def victims(harness):
     """Runs programs with a connection, and kills one each 100 ms."""
     def act(stop):
         while not stop.is_set():
-            c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100",
+            c = harness.run(harness.a, "--memory", "1", "--queues", "1", "hold",
+                            f"{lab.PEERS}:9100",
                         "--connections", "1")
             stop.wait(0.1)
-            bed.end(c)
+            harness.end(c)
     return act
 
 
-def alive(bed):
+def alive(harness):
     """Runs the same program without killing it."""
     def act(stop):
-        c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100",
+        c = harness.run(harness.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100",
                     "--connections", "1")
         stop.wait()
-        bed.end(c)
+        harness.end(c)
     return act
 
 
-def asking(bed, asked):
+def asking(harness, asked):
     def act(stop):
-        with bed.a.control() as control:
+        with harness.a.control() as control:
             while not stop.is_set():
                 control.ask("stats")
                 control.ask("conns")
-                scrape(bed.a.metrics)
+                scrape(harness.a.metrics)
                 asked.append(1)
     return act
 
 
-def report(bed, rounds, counts):
+def report(harness, rounds, counts):
     print("median, least and greatest\n")
-    bed.serve("accept", f"{lab.PEERS}:9100")
-    rates = connects(bed, rounds)
+    harness.serve("accept", f"{lab.PEERS}:9100")
+    rates = connects(harness, rounds)
     print(f"connects     {spread(rates, '{:.0f}')} a second, made and ended", flush=True)
-    took = killed(bed, rounds)
+    took = killed(harness, rounds)
     print(f"killed       {spread(took, '{:.0f}')} ms until all it had is gone", flush=True)
-    there = alive(bed)
+    there = alive(harness)
     for name, what, (one, other, ratios) in (
             ("others", "one killed each 100 ms to none killed",
-             paired(bed, rounds, victims(bed), there)),
+             paired(harness, rounds, victims(harness), there)),
             ("asked", "asked without a pause to not asked",
-             paired(bed, rounds, asking(bed, asked := [])))):
+             paired(harness, rounds, asking(harness, asked := [])))):
         print(f"{name:12} {spread(ratios)} of the goodput ({spread(one)} to {spread(other)} "
               f"Gbit/s): {what}", flush=True)
     print(f"             ({len(asked)} times stats, conns and metrics in {2.5 * rounds:.0f} s)")
-    bed.end_all()
-    rows = memory(bed, counts)
+    harness.end_all()
+    rows = memory(harness, counts)
     print("\nKiB of each side: of its own (RssAnon), and of that for a connection; shared with "
           "programs (RssShmem), which \nis what they asked for when they opened their devices, "
           "however many connections they have")

@@ -57,7 +57,7 @@ pub struct WorkerWakers {
     /// Some thread may sleep.
     used: AtomicBool,
     /// Threads that may sleep.
-    beds: Mutex<Vec<Bed>>,
+    threads: Mutex<Vec<SleepingThread>>,
 }
 
 /// The way to wake a worker.
@@ -70,9 +70,9 @@ struct Way {
     told: AtomicU64,
 }
 
-/// A thread that sleeps.
+/// A thread that may sleep, and the workers that it polls.
 #[derive(Debug)]
-struct Bed {
+struct SleepingThread {
     /// The descriptor on which the thread waits for its eventfds, edge-triggered.
     epoll: Arc<OwnedFd>,
     workers: Box<[usize]>,
@@ -115,7 +115,7 @@ impl WorkerWakers {
             page: Page::new(workers)?,
             ways: ways(workers),
             used: AtomicBool::new(false),
-            beds: Mutex::default(),
+            threads: Mutex::default(),
         }))
     }
 
@@ -133,7 +133,7 @@ impl WorkerWakers {
             page: Page::attach(page, by_worker.len())?,
             ways: ways(by_worker.len()),
             used: AtomicBool::new(true),
-            beds: Mutex::default(),
+            threads: Mutex::default(),
         };
         let fds: Vec<_> = fds.into_iter().map(Arc::new).collect();
         for (way, at) in wakers.ways.iter().zip(by_worker) {
@@ -161,7 +161,7 @@ impl WorkerWakers {
             let way = self.ways.get(w).ok_or_else(|| no("no such worker"))?;
             way.fd.set(own.clone()).map_err(|_| no("its thread is known"))?;
         }
-        self.beds().push(Bed { epoll: epoll.clone(), workers: workers.into() });
+        self.threads().push(SleepingThread { epoll: epoll.clone(), workers: workers.into() });
         self.used.store(true, Ordering::SeqCst);
         Ok(WorkerSleeper::new(self.clone(), epoll, workers.into()))
     }
@@ -219,20 +219,20 @@ impl WorkerWakers {
     /// # Errors
     /// The system has no descriptors left.
     pub(crate) fn lend(&self) -> io::Result<Option<Lent>> {
-        let beds = self.beds();
-        if beds.is_empty() {
+        let threads = self.threads();
+        if threads.is_empty() {
             return Ok(None);
         }
         let mut lent = Lent { fds: Vec::new(), by_worker: vec![None; self.ways.len()] };
-        for (n, bed) in beds.iter().enumerate() {
+        for (n, thread) in threads.iter().enumerate() {
             let at = n % MAX_LENT;
             if at == lent.fds.len() {
                 lent.fds.push(LentFd { fd: new_eventfd()?, watched: Vec::new() });
             }
             let LentFd { fd, watched } = &mut lent.fds[at];
-            watch(&bed.epoll, fd)?;
-            watched.push(bed.epoll.clone());
-            for &w in &bed.workers {
+            watch(&thread.epoll, fd)?;
+            watched.push(thread.epoll.clone());
+            for &w in &thread.workers {
                 lent.by_worker[w] = Some(at);
             }
         }
@@ -244,8 +244,8 @@ impl WorkerWakers {
         self.page.fd()
     }
 
-    fn beds(&self) -> MutexGuard<'_, Vec<Bed>> {
-        self.beds.lock().unwrap_or_else(PoisonError::into_inner)
+    fn threads(&self) -> MutexGuard<'_, Vec<SleepingThread>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,23 +14,23 @@ use crate::common::{Net, Raw, eal, server};
 const PORT: u16 = 18_515;
 
 /// A service, and the RNICs of both sides.
-struct Bed {
+struct Harness {
     net: Net,
     services: Services,
 }
 
-impl Bed {
-    fn new(eal: &heddle_dataplane::Eal, service: &str) -> Bed {
-        Bed::with_limits(eal, service, &Limits::default())
+impl Harness {
+    fn new(eal: &heddle_dataplane::Eal, service: &str) -> Harness {
+        Harness::with_limits(eal, service, &Limits::default())
     }
 
-    fn with_limits(eal: &heddle_dataplane::Eal, service: &str, limits: &Limits) -> Bed {
+    fn with_limits(eal: &heddle_dataplane::Eal, service: &str, limits: &Limits) -> Harness {
         let net = Net::new(eal);
         let spec: ServiceSpec = format!("10.0.0.2:{PORT}={service}").parse().expect("a service");
         let (device, params) = (net.server.device(), ListenParams::default());
         let services =
             Services::start_with(device, &[spec], &params, limits, None).expect("it starts");
-        Bed { net, services }
+        Harness { net, services }
     }
 
     fn until(&mut self, what: &str, done: impl FnMut() -> bool) {
@@ -132,18 +132,18 @@ fn peer_to_peer() -> MpaOptions {
 #[test]
 fn test_rdma_server_answers_one_message_and_closes() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "rdma_server");
+    let mut harness = Harness::new(&eal, "rdma_server");
     for _ in 0..2 {
-        let (raw, _) = bed.connect(16, 1, MpaOptions::new());
-        assert_eq!(bed.exchange(&raw, b"sixteen bytes !!"), b"sixteen bytes !!");
-        assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
+        let (raw, _) = harness.connect(16, 1, MpaOptions::new());
+        assert_eq!(harness.exchange(&raw, b"sixteen bytes !!"), b"sixteen bytes !!");
+        assert_eq!(harness.ended(&raw), DisconnectReason::Orderly);
     }
     // The server does not answer a message that is too short, and a message that is too long does
     // not fit.
     for len in [15, 17] {
-        let (raw, _) = bed.connect(32, 1, MpaOptions::new());
+        let (raw, _) = harness.connect(32, 1, MpaOptions::new());
         send(&raw, &vec![1; len]);
-        let reason = bed.ended(&raw);
+        let reason = harness.ended(&raw);
         assert_eq!(reason == DisconnectReason::Orderly, len == 15, "{reason}");
         assert!(raw.cq.poll().is_none_or(|c| c.op != CqeOp::Recv || !c.status.is_success()));
     }
@@ -152,52 +152,52 @@ fn test_rdma_server_answers_one_message_and_closes() {
 #[test]
 fn test_ucmatose_begins_takes_as_many_and_closes() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ucmatose,count=3,size=3000");
+    let mut harness = Harness::new(&eal, "ucmatose,count=3,size=3000");
     for _ in 0..2 {
-        let (raw, _) = bed.connect(3000, 3, peer_to_peer());
+        let (raw, _) = harness.connect(3000, 3, peer_to_peer());
         for _ in 0..3 {
-            assert_eq!(bed.receive(&raw), [0; 3000]);
+            assert_eq!(harness.receive(&raw), [0; 3000]);
         }
         for _ in 0..3 {
             send(&raw, &[7; 3000]);
         }
-        assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
+        assert_eq!(harness.ended(&raw), DisconnectReason::Orderly);
     }
     // The client sends fewer or more messages, or bytes, than both sides were configured for.
-    let (raw, _) = bed.connect(3000, 3, peer_to_peer());
+    let (raw, _) = harness.connect(3000, 3, peer_to_peer());
     send(&raw, &[7; 2999]);
-    bed.ended(&raw);
-    let (raw, _) = bed.connect(3000, 3, peer_to_peer());
+    harness.ended(&raw);
+    let (raw, _) = harness.connect(3000, 3, peer_to_peer());
     for _ in 0..4 {
         send(&raw, &[7; 3000]);
     }
-    bed.ended(&raw);
+    harness.ended(&raw);
 }
 
 #[test]
 fn test_ucmatose_tells_client_that_peer_to_peer_model_is_required() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ucmatose");
-    assert!(bed.rejection(MpaOptions::new()).contains("peer-to-peer"));
+    let mut harness = Harness::new(&eal, "ucmatose");
+    assert!(harness.rejection(MpaOptions::new()).contains("peer-to-peer"));
 }
 
 #[test]
 fn test_cmtime_takes_many_connections_and_their_ends() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "cmtime");
+    let mut harness = Harness::new(&eal, "cmtime");
     for _ in 0..3 {
-        let conns: Vec<_> = (0..40).map(|_| bed.connect(64, 0, MpaOptions::new())).collect();
+        let conns: Vec<_> = (0..40).map(|_| harness.connect(64, 0, MpaOptions::new())).collect();
         for (_, id) in &conns {
-            bed.net.client.device().disconnect(*id).unwrap();
+            harness.net.client.device().disconnect(*id).unwrap();
         }
         for (raw, _) in &conns {
-            assert_eq!(bed.ended(raw), DisconnectReason::Orderly);
+            assert_eq!(harness.ended(raw), DisconnectReason::Orderly);
         }
     }
     // A client that sends a message is no `cmtime`: the server has no receive for it.
-    let (raw, _) = bed.connect(64, 0, MpaOptions::new());
+    let (raw, _) = harness.connect(64, 0, MpaOptions::new());
     send(&raw, b"x");
-    let reason = bed.ended(&raw);
+    let reason = harness.ended(&raw);
     assert!(matches!(reason, DisconnectReason::RemoteTerminate(_)), "{reason}");
 }
 
@@ -224,20 +224,20 @@ fn number(b: &[u8]) -> u64 {
 }
 
 impl Client {
-    fn new(bed: &mut Bed, qps: u32, receives: u32, len: usize) -> Client {
-        Client::with(bed, qps, receives, len, MpaOptions::new())
+    fn new(harness: &mut Harness, qps: u32, receives: u32, len: usize) -> Client {
+        Client::with(harness, qps, receives, len, MpaOptions::new())
     }
 
-    fn with(bed: &mut Bed, qps: u32, receives: u32, len: usize, mpa: MpaOptions) -> Client {
-        let (parameters, id) = bed.connect(64, 2, MpaOptions::new());
-        greet(bed, &parameters);
-        let data: Vec<_> = (0..qps).map(|_| bed.connect(len, receives, mpa).0).collect();
-        assert_eq!(bed.exchange(&parameters, &[0; 56]), [0; 56]);
+    fn with(harness: &mut Harness, qps: u32, receives: u32, len: usize, mpa: MpaOptions) -> Client {
+        let (parameters, id) = harness.connect(64, 2, MpaOptions::new());
+        greet(harness, &parameters);
+        let data: Vec<_> = (0..qps).map(|_| harness.connect(len, receives, mpa).0).collect();
+        assert_eq!(harness.exchange(&parameters, &[0; 56]), [0; 56]);
         let mut regions = Vec::new();
         for _ in 0..2 {
             regions.clear();
             for (n, raw) in (0..).zip(&data) {
-                let answer = bed.exchange(&parameters, &dest(n + 2, raw));
+                let answer = harness.exchange(&parameters, &dest(n + 2, raw));
                 assert!(answer.len() == 56 && number(&answer[8..12]) != 0, "{answer:?}");
                 let stag = Stag(u32::try_from(number(&answer[16..20])).expect("4 bytes"));
                 regions.push((stag, number(&answer[24..32])));
@@ -247,34 +247,34 @@ impl Client {
     }
 
     /// Reports the results, and ends the test.
-    fn finish(self, bed: &mut Bed) {
+    fn finish(self, harness: &mut Harness) {
         for n in 0..5u64 {
-            assert_eq!(bed.exchange(&self.parameters, &n.to_be_bytes()), [0; 8]);
+            assert_eq!(harness.exchange(&self.parameters, &n.to_be_bytes()), [0; 8]);
         }
         let last = dest(2, &self.data[0]);
-        assert_eq!(bed.exchange(&self.parameters, &last).len(), 56);
-        bed.net.client.device().disconnect(self.id).expect("it is there");
-        bed.ended(&self.parameters);
+        assert_eq!(harness.exchange(&self.parameters, &last).len(), 56);
+        harness.net.client.device().disconnect(self.id).expect("it is there");
+        harness.ended(&self.parameters);
     }
 }
 
 /// Makes the exchanges that come before the data connections.
-fn greet(bed: &mut Bed, parameters: &Raw) {
+fn greet(harness: &mut Harness, parameters: &Raw) {
     let version = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-    assert_eq!(bed.exchange(parameters, version), version);
+    assert_eq!(harness.exchange(parameters, version), version);
     for common in [&b"\0\0\x10\0"[..], b"\0\0\0\x40", b"3\0"] {
-        assert_eq!(bed.exchange(parameters, common), common);
+        assert_eq!(harness.exchange(parameters, common), common);
     }
-    assert_eq!(bed.exchange(parameters, &[0; 56]), [0; 56]);
+    assert_eq!(harness.exchange(parameters, &[0; 56]), [0; 56]);
 }
 
 #[test]
 fn test_perftest_writes_and_reads_reach_their_own_memory() {
     let (eal, _turn) = eal();
     for (service, op) in [("ib_write_bw", 0), ("ib_read_bw", 1), ("ib_read_lat", 1)] {
-        let mut bed = Bed::new(&eal, &format!("{service},size=65536"));
+        let mut harness = Harness::new(&eal, &format!("{service},size=65536"));
         let qps = if op == 0 { 3 } else { 1 };
-        let client = Client::new(&mut bed, qps, 0, 65_536);
+        let client = Client::new(&mut harness, qps, 0, 65_536);
         for (raw, &(stag, to)) in client.data.iter().zip(&client.regions) {
             for at in [0, 1024] {
                 let op = match op {
@@ -282,7 +282,7 @@ fn test_perftest_writes_and_reads_reach_their_own_memory() {
                     _ => SendOp::Read { stag, to: to + at },
                 };
                 post(raw, op, 65_536 - 1024);
-                bed.until("its completion", || {
+                harness.until("its completion", || {
                     raw.cq.poll().is_some_and(|c| {
                         assert!(c.status.is_success(), "{c:?}");
                         true
@@ -298,17 +298,17 @@ fn test_perftest_writes_and_reads_reach_their_own_memory() {
             SendOp::Read { stag, to: to + 1 }
         };
         post(&client.data[0], op, 65_536);
-        let reason = bed.ended(&client.data[0]);
+        let reason = harness.ended(&client.data[0]);
         assert!(matches!(reason, DisconnectReason::RemoteTerminate(_)), "{reason}");
-        client.finish(&mut bed);
+        client.finish(&mut harness);
     }
 }
 
 #[test]
 fn test_perftest_send_bw_tells_how_many_messages_were_taken() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ib_send_bw,size=4096");
-    let client = Client::new(&mut bed, 1, 0, 4096);
+    let mut harness = Harness::new(&eal, "ib_send_bw,size=4096");
+    let client = Client::new(&mut harness, 1, 0, 4096);
     let raw = &client.data[0];
     let credit = || {
         let mut b = [0; 4];
@@ -326,40 +326,40 @@ fn test_perftest_send_bw_tells_how_many_messages_were_taken() {
                     SendWr { wr_id: 9, op, data: Data::Sges(sges), signaled: true, fence: false };
                 raw.qp.post_send(&wr).unwrap();
             }
-            bed.until("the credits", || {
+            harness.until("the credits", || {
                 while raw.cq.poll().is_some() {}
                 credit() == batch * 12
             });
         }
         // The sides synchronize, and the client begins with no credits.
-        bed.exchange(&client.parameters, &dest(2, raw));
+        harness.exchange(&client.parameters, &dest(2, raw));
     }
-    client.finish(&mut bed);
+    client.finish(&mut harness);
 }
 
 /// The answer that reports all messages as taken does not overtake a credit for the last message.
 #[test]
 fn test_perftest_send_bw_is_in_step_only_when_the_data_is_quiet() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ib_send_bw,size=64");
-    let client = Client::new(&mut bed, 1, 0, 64);
+    let mut harness = Harness::new(&eal, "ib_send_bw,size=64");
+    let client = Client::new(&mut harness, 1, 0, 64);
     send(&client.data[0], &[0; 64]);
-    bed.until("the credit", || client.data[0].mr.load(0) == 1);
+    harness.until("the credit", || client.data[0].mr.load(0) == 1);
     let asked = std::time::Instant::now();
-    bed.exchange(&client.parameters, &dest(2, &client.data[0]));
+    harness.exchange(&client.parameters, &dest(2, &client.data[0]));
     assert!(asked.elapsed() >= Duration::from_millis(10), "{:?}", asked.elapsed());
 }
 
 #[test]
 fn test_perftest_send_lat_sends_each_message_back() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ib_send_lat,size=8192");
-    let client = Client::new(&mut bed, 1, 2, 8192);
+    let mut harness = Harness::new(&eal, "ib_send_lat,size=8192");
+    let client = Client::new(&mut harness, 1, 2, 8192);
     for (n, len) in [(1u8, 1), (2, 64), (3, 1460), (4, 8192), (5, 0)] {
         for _ in 0..20 {
             let message = vec![n; len];
             send(&client.data[0], &message);
-            assert_eq!(bed.receive(&client.data[0]), message);
+            assert_eq!(harness.receive(&client.data[0]), message);
         }
     }
 }
@@ -367,13 +367,13 @@ fn test_perftest_send_lat_sends_each_message_back() {
 #[test]
 fn test_perftest_write_lat_begins_and_answers_each_write() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ib_write_lat,size=100");
-    let client = Client::with(&mut bed, 1, 0, 4096, peer_to_peer());
+    let mut harness = Harness::new(&eal, "ib_write_lat,size=100");
+    let client = Client::with(&mut harness, 1, 0, 4096, peer_to_peer());
     let (raw, (stag, to)) = (&client.data[0], client.regions[0]);
     // The server counts beyond the range of one byte.
     for n in 1..=600u32 {
         let n = n.to_le_bytes()[0];
-        bed.until("the server's Write", || raw.mr.load(99) == n);
+        harness.until("the server's Write", || raw.mr.load(99) == n);
         while raw.cq.poll().is_some() {}
         let mut message = [0; 100];
         message[99] = n;
@@ -389,51 +389,51 @@ fn test_perftest_write_lat_begins_and_answers_each_write() {
 #[test]
 fn test_perftest_server_refuses_unknown_messages() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ib_write_lat");
-    let (parameters, _) = bed.connect(64, 2, MpaOptions::new());
-    greet(&mut bed, &parameters);
-    assert!(bed.rejection(MpaOptions::new()).contains("peer-to-peer"));
+    let mut harness = Harness::new(&eal, "ib_write_lat");
+    let (parameters, _) = harness.connect(64, 2, MpaOptions::new());
+    greet(&mut harness, &parameters);
+    assert!(harness.rejection(MpaOptions::new()).contains("peer-to-peer"));
     // A latency test has only one queue pair.
-    let _first = bed.connect(64, 0, peer_to_peer());
-    assert!(bed.rejection(peer_to_peer()).contains("too many queue pairs"));
+    let _first = harness.connect(64, 0, peer_to_peer());
+    assert!(harness.rejection(peer_to_peer()).contains("too many queue pairs"));
     drop(parameters);
 
-    let mut bed = Bed::new(&eal, "ib_write_bw,size=4096");
+    let mut harness = Harness::new(&eal, "ib_write_bw,size=4096");
     // The faults are an unknown length, two messages at a time while an answer waits, no queue
     // pair, and a queue pair too many.
-    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    let (raw, _) = harness.connect(64, 2, MpaOptions::new());
     send(&raw, &[0; 24]);
-    bed.ended(&raw);
-    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    harness.ended(&raw);
+    let (raw, _) = harness.connect(64, 2, MpaOptions::new());
     for _ in 0..5 {
         send(&raw, &[0; 56]);
     }
-    bed.ended(&raw);
-    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
-    greet(&mut bed, &raw);
+    harness.ended(&raw);
+    let (raw, _) = harness.connect(64, 2, MpaOptions::new());
+    greet(&mut harness, &raw);
     send(&raw, &[0; 56]);
-    bed.ended(&raw);
-    let client = Client::new(&mut bed, 1, 0, 64);
+    harness.ended(&raw);
+    let client = Client::new(&mut harness, 1, 0, 64);
     send(&client.parameters, &dest(77, &client.data[0]));
-    bed.ended(&client.parameters);
+    harness.ended(&client.parameters);
     // The server serves the next client.
-    Client::new(&mut bed, 2, 0, 64).finish(&mut bed);
+    Client::new(&mut harness, 2, 0, 64).finish(&mut harness);
 }
 
 #[test]
 fn test_perftest_memory_of_an_address_is_limited_and_released() {
     let (eal, _turn) = eal();
     let limits = Limits { peer_memory: 1 << 20, ..Limits::default() };
-    let mut bed = Bed::with_limits(&eal, "ib_write_bw,size=700000", &limits);
+    let mut harness = Harness::with_limits(&eal, "ib_write_bw,size=700000", &limits);
     for _ in 0..3 {
-        let client = Client::new(&mut bed, 1, 0, 64);
-        let (second, _) = bed.connect(64, 2, MpaOptions::new());
+        let client = Client::new(&mut harness, 1, 0, 64);
+        let (second, _) = harness.connect(64, 2, MpaOptions::new());
         for question in [&[1; 16][..], &[0; 4], &[0; 2]] {
-            bed.exchange(&second, question);
+            harness.exchange(&second, question);
         }
         send(&second, &[0; 56]);
-        bed.ended(&second);
-        client.finish(&mut bed);
+        harness.ended(&second);
+        client.finish(&mut harness);
     }
 }
 
@@ -442,10 +442,10 @@ fn test_perftest_memory_of_an_address_is_limited_and_released() {
 #[test]
 fn test_perftest_server_ends_test_without_enough_memory() {
     let (eal, _turn) = eal();
-    let mut bed = Bed::new(&eal, "ib_read_bw,size=8388608");
-    let (raw, _) = bed.connect(64, 2, MpaOptions::new());
+    let mut harness = Harness::new(&eal, "ib_read_bw,size=8388608");
+    let (raw, _) = harness.connect(64, 2, MpaOptions::new());
     send(&raw, &[0; 56]);
-    bed.ended(&raw);
+    harness.ended(&raw);
     while let Some(cqe) = raw.cq.poll() {
         assert!(cqe.op != CqeOp::Recv || !cqe.status.is_success(), "{cqe:?}");
     }
@@ -456,7 +456,7 @@ fn test_perftest_server_ends_test_without_enough_memory() {
 fn test_perftest_ends_clients_that_ask_for_nothing() {
     let (eal, _turn) = eal();
     let limits = Limits { first_message: Some(Duration::from_millis(100)), ..Limits::default() };
-    let mut bed = Bed::with_limits(&eal, "ib_send_bw", &limits);
-    let (raw, _) = bed.connect(64, 1, MpaOptions::new());
-    bed.ended(&raw);
+    let mut harness = Harness::with_limits(&eal, "ib_send_bw", &limits);
+    let (raw, _) = harness.connect(64, 1, MpaOptions::new());
+    harness.ended(&raw);
 }

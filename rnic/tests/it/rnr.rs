@@ -32,7 +32,7 @@ enum Place {
 const PLACES: [Place; 2] = [Place::Link, Place::Inside];
 
 /// A connection over which host 1 has received a first message.
-struct Bed {
+struct Harness {
     p: Pair,
     a: ConnId,
     b: ConnId,
@@ -40,8 +40,8 @@ struct Bed {
     sink: MrAttr,
 }
 
-impl Bed {
-    fn new(place: Place, wait: Duration, link: LinkConfig) -> Bed {
+impl Harness {
+    fn new(place: Place, wait: Duration, link: LinkConfig) -> Harness {
         let change = |c: &mut RnicConfig| c.rnr_wait = wait;
         let mut p = match place {
             Place::Link => Pair::with_config(3, link, MEMORY, change),
@@ -55,11 +55,11 @@ impl Bed {
         let source = p.register(0, 0, MEMORY, rights);
         let sink = p.register(1, 0, MEMORY, rights);
         p.hosts[0].mem.write(0, &pattern(9, MEMORY));
-        let mut bed = Bed { p, a, b, source, sink };
-        bed.send_write(0, 0, 8);
-        bed.p.run(SECOND, |p| !p.hosts[0].completions.is_empty());
-        bed.p.hosts[0].completions.clear();
-        bed
+        let mut harness = Harness { p, a, b, source, sink };
+        harness.send_write(0, 0, 8);
+        harness.p.run(SECOND, |p| !p.hosts[0].completions.is_empty());
+        harness.p.hosts[0].completions.clear();
+        harness
     }
 
     /// Returns the SGE of message `n`, which has its own bytes in host 0's memory, and goes to the
@@ -112,37 +112,37 @@ fn successes(upto: u64) -> Vec<(u64, CqeStatus)> {
 #[test]
 fn test_messages_wait_for_receives_and_come_in_order() {
     for place in PLACES {
-        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        let mut harness = Harness::new(place, WAIT, LinkConfig::default());
         for n in 0..5 {
-            bed.send(n);
+            harness.send(n);
         }
-        bed.p.pass(WAIT / 2);
-        assert!(bed.runs() && bed.received().is_empty(), "{place:?}");
-        assert_eq!(bed.waits(), 1, "{place:?}");
+        harness.p.pass(WAIT / 2);
+        assert!(harness.runs() && harness.received().is_empty(), "{place:?}");
+        assert_eq!(harness.waits(), 1, "{place:?}");
         // Each receive comes later than the wait allows for all of them, but the stream makes
         // progress.
         for n in 0..5 {
-            bed.receive(n);
-            bed.p.pass(WAIT * 3 / 4);
-            assert_eq!(bed.received(), successes(n as u64 + 1), "{place:?}");
-            assert!(bed.has(n) && bed.runs(), "{place:?}");
+            harness.receive(n);
+            harness.p.pass(WAIT * 3 / 4);
+            assert_eq!(harness.received(), successes(n as u64 + 1), "{place:?}");
+            assert!(harness.has(n) && harness.runs(), "{place:?}");
         }
-        let sent = bed.p.hosts[0].completions.iter().map(|(_, c)| (c.wr_id, c.status));
+        let sent = harness.p.hosts[0].completions.iter().map(|(_, c)| (c.wr_id, c.status));
         assert_eq!(sent.collect::<Vec<_>>(), successes(5), "{place:?}");
         // No message waits any more, and the RNIC looks at none.
-        bed.p.pass(WAIT);
-        assert!(bed.runs(), "{place:?}");
+        harness.p.pass(WAIT);
+        assert!(harness.runs(), "{place:?}");
     }
 }
 
 #[test]
 fn test_message_does_not_wait_when_receive_is_posted_in_time() {
     for place in PLACES {
-        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
-        bed.receive(0);
-        bed.send(0);
-        bed.p.run(SECOND, |p| !p.hosts[1].completions.is_empty());
-        assert_eq!((bed.received(), bed.waits()), (successes(1), 0), "{place:?}");
+        let mut harness = Harness::new(place, WAIT, LinkConfig::default());
+        harness.receive(0);
+        harness.send(0);
+        harness.p.run(SECOND, |p| !p.hosts[1].completions.is_empty());
+        assert_eq!((harness.received(), harness.waits()), (successes(1), 0), "{place:?}");
     }
 }
 
@@ -150,19 +150,19 @@ fn test_message_does_not_wait_when_receive_is_posted_in_time() {
 fn test_message_without_receive_ends_stream_after_rnr_wait() {
     for place in PLACES {
         for wait in [Duration::ZERO, WAIT] {
-            let mut bed = Bed::new(place, wait, LinkConfig::default());
-            bed.send(0);
-            bed.p.pass(wait.saturating_sub(Duration::from_millis(100)));
-            assert_eq!(bed.runs() && bed.waits() == 1, !wait.is_zero(), "{place:?}");
-            bed.p.pass(Duration::from_millis(300));
+            let mut harness = Harness::new(place, wait, LinkConfig::default());
+            harness.send(0);
+            harness.p.pass(wait.saturating_sub(Duration::from_millis(100)));
+            assert_eq!(harness.runs() && harness.waits() == 1, !wait.is_zero(), "{place:?}");
+            harness.p.pass(Duration::from_millis(300));
             let told = |host: usize, by| {
                 let code = TermCode::DDP_NO_BUFFER;
-                bed.p.hosts[host].events.iter().any(|e| {
+                harness.p.hosts[host].events.iter().any(|e| {
                     matches!(e, Event::Qp { event, .. } if *event == QpEvent::Terminated { by, code })
                 })
             };
             assert!(told(0, Side::Remote) && told(1, Side::Local), "{place:?} {wait:?}");
-            assert!(bed.received().is_empty());
+            assert!(harness.received().is_empty());
         }
     }
 }
@@ -170,16 +170,18 @@ fn test_message_without_receive_ends_stream_after_rnr_wait() {
 #[test]
 fn test_later_messages_do_not_overtake_a_waiting_message() {
     for place in PLACES {
-        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
-        let before = bed.p.hosts[1].mem.read(3 * LEN, 64);
-        bed.send(0);
-        bed.send_write(7, 3 * LEN, 64);
-        bed.p.pass(SECOND);
-        assert_eq!(bed.p.hosts[1].mem.read(3 * LEN, 64), before, "{place:?}");
-        bed.receive(0);
-        bed.p.run(SECOND, |p| p.hosts[0].completions.len() == 2);
-        bed.p.pass(Duration::from_millis(1));
-        assert!(bed.p.hosts[1].mem.read(3 * LEN, 64) == bed.p.hosts[0].mem.read(3 * LEN, 64));
+        let mut harness = Harness::new(place, WAIT, LinkConfig::default());
+        let before = harness.p.hosts[1].mem.read(3 * LEN, 64);
+        harness.send(0);
+        harness.send_write(7, 3 * LEN, 64);
+        harness.p.pass(SECOND);
+        assert_eq!(harness.p.hosts[1].mem.read(3 * LEN, 64), before, "{place:?}");
+        harness.receive(0);
+        harness.p.run(SECOND, |p| p.hosts[0].completions.len() == 2);
+        harness.p.pass(Duration::from_millis(1));
+        assert!(
+            harness.p.hosts[1].mem.read(3 * LEN, 64) == harness.p.hosts[0].mem.read(3 * LEN, 64)
+        );
     }
 }
 
@@ -187,64 +189,72 @@ fn test_later_messages_do_not_overtake_a_waiting_message() {
 #[test]
 fn test_messages_of_both_ends_may_wait_at_the_same_time() {
     for place in PLACES {
-        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
-        bed.send(0);
-        let back = [Sge { stag: bed.sink.stag, to: TO_BASE, len: 100 }];
-        let b = bed.b;
-        bed.p.driver(1).rnic.post_send(b, &SendWr::send(50, &back)).unwrap();
-        bed.p.pass(SECOND);
-        assert!(bed.runs() && !bed.received().contains(&(0, CqeStatus::Success)), "{place:?}");
-        bed.receive(0);
-        bed.p.pass(SECOND / 2);
-        assert!(bed.received().contains(&(0, CqeStatus::Success)) && bed.has(0), "{place:?}");
-        let a = bed.a;
-        let wr = RecvWr { wr_id: 60, sges: &Bed::sge(bed.source, 9) };
-        bed.p.driver(0).rnic.post_recv(a, &wr).unwrap();
-        bed.p.pass(SECOND / 2);
+        let mut harness = Harness::new(place, WAIT, LinkConfig::default());
+        harness.send(0);
+        let back = [Sge { stag: harness.sink.stag, to: TO_BASE, len: 100 }];
+        let b = harness.b;
+        harness.p.driver(1).rnic.post_send(b, &SendWr::send(50, &back)).unwrap();
+        harness.p.pass(SECOND);
+        assert!(
+            harness.runs() && !harness.received().contains(&(0, CqeStatus::Success)),
+            "{place:?}"
+        );
+        harness.receive(0);
+        harness.p.pass(SECOND / 2);
+        assert!(
+            harness.received().contains(&(0, CqeStatus::Success)) && harness.has(0),
+            "{place:?}"
+        );
+        let a = harness.a;
+        let wr = RecvWr { wr_id: 60, sges: &Harness::sge(harness.source, 9) };
+        harness.p.driver(0).rnic.post_recv(a, &wr).unwrap();
+        harness.p.pass(SECOND / 2);
         let had =
-            |host: usize, id| bed.p.hosts[host].completions.iter().any(|(_, c)| c.wr_id == id);
-        assert!(bed.runs() && had(0, 60) && had(1, 50), "{place:?}");
+            |host: usize, id| harness.p.hosts[host].completions.iter().any(|(_, c)| c.wr_id == id);
+        assert!(harness.runs() && had(0, 60) && had(1, 50), "{place:?}");
     }
 }
 
 /// The application posts its receive when its Read is complete.
 #[test]
 fn test_read_response_is_handed_over_ahead_of_a_message_that_waits() {
-    let mut bed = Bed::new(Place::Inside, WAIT, LinkConfig::default());
-    bed.send(0);
-    bed.p.pass(SECOND);
-    let to = [Sge { stag: bed.sink.stag, to: TO_BASE + 8 * LEN as u64, len: LEN as u32 }];
-    let (b, far) = (bed.b, bed.source.stag);
-    bed.p
+    let mut harness = Harness::new(Place::Inside, WAIT, LinkConfig::default());
+    harness.send(0);
+    harness.p.pass(SECOND);
+    let to = [Sge { stag: harness.sink.stag, to: TO_BASE + 8 * LEN as u64, len: LEN as u32 }];
+    let (b, far) = (harness.b, harness.source.stag);
+    harness
+        .p
         .driver(1)
         .rnic
         .post_send(b, &SendWr::read(70, &to, far, TO_BASE + 8 * LEN as u64))
         .unwrap();
-    bed.p.pass(Duration::from_millis(10));
-    assert_eq!(bed.received(), [(70, CqeStatus::Success)]);
-    assert!(bed.has(8));
-    bed.receive(0);
-    bed.p.pass(Duration::from_millis(10));
-    assert!(bed.received().contains(&(0, CqeStatus::Success)) && bed.has(0));
+    harness.p.pass(Duration::from_millis(10));
+    assert_eq!(harness.received(), [(70, CqeStatus::Success)]);
+    assert!(harness.has(8));
+    harness.receive(0);
+    harness.p.pass(Duration::from_millis(10));
+    assert!(harness.received().contains(&(0, CqeStatus::Success)) && harness.has(0));
 }
 
 #[test]
 fn test_peer_that_closes_behind_a_message_that_waits_has_it_delivered() {
     for place in PLACES {
-        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
-        bed.send(0);
-        let (now, a) = (bed.p.now, bed.a);
-        bed.p.driver(0).rnic.disconnect(now, a);
-        bed.p.pass(SECOND);
-        let closed =
-            |bed: &Bed| bed.p.hosts[1].events.iter().any(|e| matches!(e, Event::PeerClosed { .. }));
-        assert!(!closed(&bed), "{place:?}");
-        bed.receive(0);
-        bed.receive(1);
-        bed.p.pass(SECOND);
+        let mut harness = Harness::new(place, WAIT, LinkConfig::default());
+        harness.send(0);
+        let (now, a) = (harness.p.now, harness.a);
+        harness.p.driver(0).rnic.disconnect(now, a);
+        harness.p.pass(SECOND);
+        let closed = |harness: &Harness| {
+            harness.p.hosts[1].events.iter().any(|e| matches!(e, Event::PeerClosed { .. }))
+        };
+        assert!(!closed(&harness), "{place:?}");
+        harness.receive(0);
+        harness.receive(1);
+        harness.p.pass(SECOND);
         let all = vec![(0, CqeStatus::Success), (1, CqeStatus::Flushed)];
-        assert_eq!(bed.received(), all, "{place:?}");
-        assert!(bed.has(0) && closed(&bed), "{place:?}");
+        assert_eq!(harness.received(), all, "{place:?}");
+        assert!(harness.has(0) && closed(&harness), "{place:?}");
     }
 }
 
@@ -252,14 +262,14 @@ fn test_peer_that_closes_behind_a_message_that_waits_has_it_delivered() {
 fn test_connection_with_a_message_that_waits_ends_as_any_other() {
     for place in PLACES {
         for host in 0..2 {
-            let mut bed = Bed::new(place, WAIT, LinkConfig::default());
-            bed.send(0);
-            bed.p.pass(SECOND);
-            let id = [bed.a, bed.b][host];
-            bed.p.driver(host).rnic.abort(id);
-            bed.p.pass(2 * WAIT);
+            let mut harness = Harness::new(place, WAIT, LinkConfig::default());
+            harness.send(0);
+            harness.p.pass(SECOND);
+            let id = [harness.a, harness.b][host];
+            harness.p.driver(host).rnic.abort(id);
+            harness.p.pass(2 * WAIT);
             for host in 0..2 {
-                let events = &bed.p.hosts[host].events;
+                let events = &harness.p.hosts[host].events;
                 let over = |e: &Event| {
                     let Event::Closed { reason, .. } = e else { return false };
                     matches!(reason, CloseReason::Aborted | CloseReason::Reset)
@@ -268,16 +278,16 @@ fn test_connection_with_a_message_that_waits_ends_as_any_other() {
             }
             // A new connection finds no trace of the old one.
             let qps = [0, 1].map(|h| QpConfig {
-                pd: bed.p.hosts[h].pd,
+                pd: harness.p.hosts[h].pd,
                 crc: place == Place::Link,
                 ..QpConfig::default()
             });
-            [bed.a, bed.b] = bed.p.connect_to(PORT + 1, [&qps[0], &qps[1]]);
-            bed.p.hosts.iter_mut().for_each(|h| h.completions.clear());
-            bed.receive(1);
-            bed.send(1);
-            bed.p.run(SECOND, |p| !p.hosts[1].completions.is_empty());
-            assert_eq!(bed.received(), [(1, CqeStatus::Success)], "{place:?}");
+            [harness.a, harness.b] = harness.p.connect_to(PORT + 1, [&qps[0], &qps[1]]);
+            harness.p.hosts.iter_mut().for_each(|h| h.completions.clear());
+            harness.receive(1);
+            harness.send(1);
+            harness.p.run(SECOND, |p| !p.hosts[1].completions.is_empty());
+            assert_eq!(harness.received(), [(1, CqeStatus::Success)], "{place:?}");
         }
     }
 }
@@ -298,21 +308,21 @@ impl SharedReceives for Shared {
 #[test]
 fn test_receives_of_a_shared_queue_are_found_without_a_doorbell() {
     for place in PLACES {
-        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        let mut harness = Harness::new(place, WAIT, LinkConfig::default());
         let shared = Shared::default();
-        let (b, queue) = (bed.b, shared.clone());
-        let rnic = &mut bed.p.driver(1).rnic;
+        let (b, queue) = (harness.b, shared.clone());
+        let rnic = &mut harness.p.driver(1).rnic;
         rnic.post_with(b, |qp| qp.share_receives(Box::new(queue))).unwrap();
         for n in 0..2 {
-            bed.send(n);
+            harness.send(n);
         }
-        bed.p.pass(SECOND);
-        assert!(bed.runs() && bed.received().is_empty(), "{place:?}");
+        harness.p.pass(SECOND);
+        assert!(harness.runs() && harness.received().is_empty(), "{place:?}");
         for n in 0..2 {
-            shared.0.lock().unwrap().push_back((n as u64, Bed::sge(bed.sink, n)[0]));
-            bed.p.pass(Duration::from_millis(500));
-            assert_eq!(bed.received(), successes(n as u64 + 1), "{place:?}");
-            assert!(bed.has(n), "{place:?}");
+            shared.0.lock().unwrap().push_back((n as u64, Harness::sge(harness.sink, n)[0]));
+            harness.p.pass(Duration::from_millis(500));
+            assert_eq!(harness.received(), successes(n as u64 + 1), "{place:?}");
+            assert!(harness.has(n), "{place:?}");
         }
     }
 }
@@ -324,22 +334,22 @@ fn test_messages_wait_under_loss() {
     for seed in 0..20 {
         let link =
             LinkConfig { loss: 0.05, reorder: 0.05, duplicate: 0.05, ..LinkConfig::default() };
-        let mut bed = Bed::new(Place::Link, Duration::from_secs(30), link);
+        let mut harness = Harness::new(Place::Link, Duration::from_secs(30), link);
         let late = Duration::from_micros(50 << (seed % 12));
         let (count, mut posted) = (100, 0);
         for n in 0..count {
-            bed.send(n);
+            harness.send(n);
         }
-        while bed.received().len() < count {
-            if posted < count && bed.received().len() == posted {
-                bed.p.pass(late);
-                bed.receive(posted);
+        while harness.received().len() < count {
+            if posted < count && harness.received().len() == posted {
+                harness.p.pass(late);
+                harness.receive(posted);
                 posted += 1;
             }
-            assert!(bed.p.step(), "seed {seed}: nothing happens any more");
+            assert!(harness.p.step(), "seed {seed}: nothing happens any more");
         }
-        assert_eq!(bed.received(), successes(count as u64), "seed {seed}");
-        assert!((0..count).all(|n| bed.has(n)), "seed {seed}");
-        assert!(bed.waits() > 0, "seed {seed}");
+        assert_eq!(harness.received(), successes(count as u64), "seed {seed}");
+        assert!((0..count).all(|n| harness.has(n)), "seed {seed}");
+        assert!(harness.waits() > 0, "seed {seed}");
     }
 }

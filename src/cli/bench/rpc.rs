@@ -123,7 +123,7 @@ impl RpcArgs {
 }
 
 /// The place where rounds run: this process or remote servers.
-trait Bed {
+trait Runner {
     /// Runs the raw operation, if there is a server for it.
     fn raw(&mut self, spec: &BenchSpec, run: Run) -> Result<Option<BenchReport>, Failure>;
     fn rpc(&mut self, what: RpcRun) -> Result<LoadOutcome, Failure>;
@@ -142,14 +142,14 @@ pub(super) fn run(args: &super::Args) -> Result<(), Failure> {
     let spec = args.spec(Op::Send, SMALL)?;
     let calls = args.rpc.calls(&spec);
     rpc::check(&spec, calls).map_err(Failure::usage)?;
-    let mut bed: Box<dyn Bed> = match args.connect {
+    let mut runner: Box<dyn Runner> = match args.connect {
         None => Box::new(Ring::open(args, &spec, calls)?),
         Some(server) => Box::new(Far::open(args, &spec, server)?),
     };
     let started = Started::now();
     let mut points = Vec::new();
     for (size, call) in spec.sizes.iter().flat_map(|s| calls.iter().map(move |c| (s, *c))) {
-        points.extend(measure(args, &spec, &mut *bed, size, call)?);
+        points.extend(measure(args, &spec, &mut *runner, size, call)?);
     }
     let reports: Vec<RpcReport> = points.iter().flat_map(|p| p.runs.iter().cloned()).collect();
     args.results.say(&table(&reports));
@@ -162,23 +162,23 @@ pub(super) fn run(args: &super::Args) -> Result<(), Failure> {
 fn measure(
     args: &super::Args,
     spec: &BenchSpec,
-    bed: &mut dyn Bed,
+    runner: &mut dyn Runner,
     size: Size,
     call: Call,
 ) -> Result<Vec<Point<RpcReport>>, Failure> {
     let what = args.rpc.versions().iter().map(|version| version.run(spec, call, size));
     let mut all: Vec<(RpcRun, Vec<Round>)> = what.map(|what| (what, Vec::new())).collect();
     for _ in 0..args.rpc.rounds.unwrap_or(3) {
-        let raw = bed.raw(&rpc::raw(spec, call), Run::new(&rpc::raw(spec, call), size))?;
+        let raw = runner.raw(&rpc::raw(spec, call), Run::new(&rpc::raw(spec, call), size))?;
         for (what, rounds) in &mut all {
             let text = format!("rpc {call} {} {size}", spec.mode);
-            let _line = Line::start(text, bed.progress(), args.log.quiet);
-            let load = bed.rpc(*what)?;
+            let _line = Line::start(text, runner.progress(), args.log.quiet);
+            let load = runner.rpc(*what)?;
             rounds.push(Round { load, raw: raw.clone() });
         }
     }
     let reports = all.into_iter();
-    let (wire, lcores) = bed.wire();
+    let (wire, lcores) = runner.wire();
     let report = |(what, rounds): (RpcRun, Vec<Round>)| {
         let summary = Round::summary(&rounds, size.0);
         let report = RpcReport::of(spec, &what, wire, lcores, rounds)?;
@@ -208,7 +208,7 @@ impl Ring {
     }
 }
 
-impl Bed for Ring {
+impl Runner for Ring {
     fn raw(&mut self, spec: &BenchSpec, run: Run) -> Result<Option<BenchReport>, Failure> {
         let Some((_, pair)) = self.raw.iter_mut().find(|(op, _)| *op == run.op) else {
             return Ok(None);
@@ -271,7 +271,7 @@ impl Far {
     }
 }
 
-impl Bed for Far {
+impl Runner for Far {
     fn raw(&mut self, spec: &BenchSpec, run: Run) -> Result<Option<BenchReport>, Failure> {
         if !self.raw {
             return Ok(None);

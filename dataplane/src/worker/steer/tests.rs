@@ -158,7 +158,7 @@ fn arp() -> Vec<u8> {
 }
 
 /// A port with one pair of queues for some workers, and the other end of the port.
-struct Bed {
+struct Harness {
     ends: Vec<Ends>,
     far: (RxQueue, TxQueue),
     rss: Arc<Rss>,
@@ -166,17 +166,17 @@ struct Bed {
     _ports: (Port, Port),
 }
 
-fn bed(name: &str, workers: u16) -> Bed {
+fn harness(name: &str, workers: u16) -> Harness {
     let pool = pool(4095);
     let config = PortConfig::new(pool);
     let (mut near, mut far) = Port::ring_pair(&eal(), name, 1024, &config, &config).unwrap();
     let rss = Arc::new(Rss::even(&[0x5a; 40], 128, workers).unwrap());
     let sharing = Sharing::BySoftware(rss.clone());
     let ends = share(near.take_queues(), workers, &sharing, pool, None).unwrap();
-    Bed { ends, far: far.take_queues().pop().unwrap(), rss, pool, _ports: (near, far) }
+    Harness { ends, far: far.take_queues().pop().unwrap(), rss, pool, _ports: (near, far) }
 }
 
-impl Bed {
+impl Harness {
     fn send(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
         let mut burst: Burst = frames.into_iter().map(|f| frame(self.pool, &f)).collect();
         self.far.1.burst(&mut burst);
@@ -212,7 +212,7 @@ fn content(m: &Mbuf) -> Vec<u8> {
 
 #[test]
 fn test_each_segment_reaches_the_worker_of_its_flow_in_order() {
-    let mut b = bed("steer0", 3);
+    let mut b = harness("steer0", 3);
     for lap in 0..5 {
         let sent: Vec<u16> = (0..60).map(|n| 1000 + (n * 7 + lap) % 40).collect();
         b.send(sent.iter().map(|p| segment(*p)));
@@ -238,7 +238,7 @@ fn test_each_segment_reaches_the_worker_of_its_flow_in_order() {
 /// places.
 #[test]
 fn test_frames_beyond_turn_limit_wait_for_next_turn() {
-    let mut b = bed("steer1", 2);
+    let mut b = harness("steer1", 2);
     let sent: Vec<u16> = (0..50).map(|n| 1000 + n).collect();
     b.send(sent.iter().map(|p| segment(*p)));
     let mut got: Vec<Vec<u8>> = Vec::new();
@@ -253,7 +253,7 @@ fn test_frames_beyond_turn_limit_wait_for_next_turn() {
 
 #[test]
 fn test_broadcast_frame_is_copied_for_each_worker() {
-    let mut b = bed("steer2", 3);
+    let mut b = harness("steer2", 3);
     b.send([arp()]);
     let mut all: Vec<Mbuf> = (0..3).flat_map(|w| b.receive(w, BURST)).collect();
     assert_eq!(all.len(), 3);
@@ -274,8 +274,8 @@ fn test_broadcast_frame_is_copied_for_each_worker() {
 
 #[test]
 fn test_slow_worker_loses_frames_and_others_lose_none() {
-    let mut b = bed("steer3", 2);
-    let port_of = |b: &Bed, w| (1000..2000).find(|p| b.worker_of(*p) == w).unwrap();
+    let mut b = harness("steer3", 2);
+    let port_of = |b: &Harness, w| (1000..2000).find(|p| b.worker_of(*p) == w).unwrap();
     let (first, second) = (port_of(&b, 0), port_of(&b, 1));
     let mut own = 0;
     // A ring holds RING frames.
@@ -307,7 +307,7 @@ fn test_slow_worker_loses_frames_and_others_lose_none() {
 
 #[test]
 fn test_worker_without_queue_sends_through_queue_of_another() {
-    let mut b = bed("steer4", 3);
+    let mut b = harness("steer4", 3);
     assert!(b.ends[0].tx.serves_others() && !b.ends[1].tx.serves_others());
     let (mut sent, mut got) = (Vec::new(), Vec::new());
     for lap in 0..20u8 {
@@ -332,7 +332,7 @@ fn test_worker_without_queue_sends_through_queue_of_another() {
 /// A worker never drops a frame to send for want of room: it waits.
 #[test]
 fn test_frames_to_send_wait_for_the_port() {
-    let mut b = bed("steer5", 2);
+    let mut b = harness("steer5", 2);
     let pool = b.pool;
     let mut sent = 0;
     let mut burst = Burst::new();
