@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use heddle_dataplane::{Clock, IdlePolicy, RestShown, Rester, Stop, Worker};
+use heddle_dataplane::{Clock, IdlePolicy, Parker, RestShown, Stop, Worker};
 use heddle_verbs::wakeup::WorkerSleeper;
 
 /// Processors for the workers of a node, and their threads' behavior when there is no work.
@@ -56,7 +56,7 @@ pub(crate) struct Crew<F> {
     serving: bool,
     /// The turn of a worker, called over and over.
     turn: F,
-    rester: Rester,
+    parker: Parker,
     /// Set when the control plane has ended.
     orphaned: Stop,
 }
@@ -74,13 +74,13 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         // back to it, so it is empty when the worker has nothing to do.
         let queues = live.iter().filter_map(|h| h.worker.rx_queue());
         let queues: Vec<_> = queues.filter(|q| !q.is_looped()).collect();
-        let rester = Rester::new(idle, clock, &queues, sleeper);
-        Crew { live, closed: Vec::new(), serving: false, turn, rester, orphaned }
+        let parker = Parker::new(idle, clock, &queues, sleeper);
+        Crew { live, closed: Vec::new(), serving: false, turn, parker, orphaned }
     }
 
     /// Returns the thread's times of rest, in the form for other threads.
     pub(crate) fn rest(&self) -> Arc<RestShown> {
-        self.rester.shown()
+        self.parker.shown()
     }
 
     /// Polls until `stop` is set; the workers end with the call.
@@ -126,7 +126,7 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
                     looked = Instant::now();
                 }
                 let timer = || next(&self.live, &self.closed, self.serving);
-                self.rester.turn(busy, timer, || frames(&self.live));
+                self.parker.turn(busy, timer, || frames(&self.live));
             }
         }));
         run.map_err(|_| at)

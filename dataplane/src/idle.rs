@@ -1,7 +1,7 @@
 //! When a thread that polls workers may sleep, and for how long.
 //!
 //! [`Idle`] decides from its inputs: whether the last turn found something, the time, and the time
-//! of the next timer. `Idle` reads no clock and calls nothing. [`Rester`](crate::Rester) carries
+//! of the next timer. `Idle` reads no clock and calls nothing. [`Parker`](crate::Parker) carries
 //! out its decisions.
 //!
 //! A turn that finds nothing says little; only after a while of such turns ([`Naps::after`]) does
@@ -13,7 +13,7 @@
 //! thread wakes earlier by the time that its sleeps were seen to last too long, and spins for the
 //! rest.
 //!
-//! A queue whose driver supports interrupts need not raise any. [`Rester`](crate::Rester) therefore
+//! A queue whose driver supports interrupts need not raise any. [`Parker`](crate::Parker) therefore
 //! makes the thread trust its queues ([`Idle::trust`]) only after each queue has interrupted, and
 //! stops the trust when a turn finds frames after a nap that no interrupt has ended; until then
 //! naps are those of a thread without interrupts.

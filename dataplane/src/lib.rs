@@ -47,7 +47,7 @@ pub use port::{
     DmaPorts, Link, Port, PortCaps, PortConfig, PortError, PortProbe, PortSource, PortStats,
     QueueSpread, VdevArg,
 };
-pub use rest::{RestCounters, RestShown, Rester};
+pub use rest::{Parker, RestCounters, RestShown};
 pub use tx::TxBuildCounters;
 
 pub use worker::{

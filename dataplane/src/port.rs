@@ -321,7 +321,7 @@ impl Port {
 
     /// Returns the reason why receive queues do not interrupt although [`PortConfig::rx_interrupt`]
     /// asks for it; `None` if the configuration does not ask, or the device accepted. Whether
-    /// interrupts do arrive is another matter ([`crate::Rester`]).
+    /// interrupts do arrive is another matter ([`crate::Parker`]).
     pub fn no_interrupts(&self) -> Option<&str> {
         self.no_interrupts.as_deref()
     }

@@ -13,10 +13,10 @@ use crate::idle::{Idle, IdlePolicy, Naps, Rest};
 use crate::port::RxInterrupt;
 use crate::{Clock, RxQueue};
 
-/// The rest of a thread between two turns. The thread that polls makes this value, or gets it
-/// before its first turn.
+/// Parks a thread between two turns by its [`IdlePolicy`]. The thread that polls makes this value,
+/// or gets it before its first turn.
 #[derive(Debug)]
-pub struct Rester {
+pub struct Parker {
     idle: Idle,
     clock: Clock,
     /// Queues that interrupt; removed from `epoll` before it is closed.
@@ -113,9 +113,9 @@ impl Trust {
     }
 }
 
-impl Rester {
-    /// Returns the rester of a thread that polls `queues`, among others. If the policy asks for
-    /// interrupts and a queue has none, the thread naps instead: [`Rester::interrupts`] returns how
+impl Parker {
+    /// Returns the parker of a thread that polls `queues`, among others. If the policy asks for
+    /// interrupts and a queue has none, the thread naps instead: [`Parker::interrupts`] returns how
     /// many queues interrupt. `sleeper` lets other threads wake the thread for other work; without
     /// a sleeper they wait for the end of the nap.
     pub fn new(
@@ -123,8 +123,8 @@ impl Rester {
         clock: Clock,
         queues: &[&RxQueue],
         sleeper: Option<WorkerSleeper>,
-    ) -> Rester {
-        let mut r = Rester {
+    ) -> Parker {
+        let mut r = Parker {
             idle: Idle::new(policy),
             clock,
             queues: Vec::new(),
@@ -324,12 +324,12 @@ mod tests {
     }
 
     /// Returns a thread that trusts its only queue to interrupt.
-    fn trusting() -> (Rester, crate::ManualClock) {
+    fn trusting() -> (Parker, crate::ManualClock) {
         let wakers = heddle_verbs::wakeup::WorkerWakers::new(1).unwrap();
         let (clock, hand) = Clock::manual();
         let naps = Naps { after: Duration::ZERO, ..Naps::default() };
         let sleeper = wakers.sleeper(&[0]).unwrap();
-        let mut r = Rester::new(IdlePolicy::Interrupt(naps), clock, &[], Some(sleeper));
+        let mut r = Parker::new(IdlePolicy::Interrupt(naps), clock, &[], Some(sleeper));
         r.idle = Idle::new(IdlePolicy::Interrupt(naps));
         r.trust = Trust::new(1, 1, true);
         r.trust.interrupted(0);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     /// Takes turns that find nothing until the thread has slept once more.
-    fn nap(r: &mut Rester, hand: &crate::ManualClock) {
+    fn nap(r: &mut Parker, hand: &crate::ManualClock) {
         let sleeps = r.counters().rest_sleeps;
         while r.counters().rest_sleeps == sleeps {
             let soon = hand.now() + Duration::from_millis(2);

@@ -170,7 +170,7 @@ impl RxQueue {
     }
 
     /// Returns the queue's interrupt, for the thread that polls the queue
-    /// ([`Rester`](crate::Rester)).
+    /// ([`Parker`](crate::Parker)).
     pub fn interrupt(&self) -> RxInterrupt {
         RxInterrupt::new(Arc::clone(&self.device), self.queue)
     }

@@ -55,15 +55,15 @@ impl Worker {
         self.flush_qp(conn, false);
     }
 
-    /// Like [`end_qp`](Self::end_qp), but without the RNIC. With `bereft`, the RNIC can no longer
-    /// report the results of the requests that it had taken.
-    pub(super) fn flush_qp(&mut self, conn: ConnId, bereft: bool) {
+    /// Like [`end_qp`](Self::end_qp), but without the RNIC. With `results_lost`, the RNIC can no
+    /// longer report the results of the requests that it had taken.
+    pub(super) fn flush_qp(&mut self, conn: ConnId, results_lost: bool) {
         self.watch.forget(conn.index());
         let Some(mut slot) = self.queues.remove(conn) else { return };
         let (send_cq, recv_cq) = (slot.send_cq, slot.recv_cq);
         let taken = slot.qp.outstanding();
         for (cq, taken) in [(send_cq, taken.0), (recv_cq, taken.1)] {
-            if bereft && taken > 0 {
+            if results_lost && taken > 0 {
                 self.queues.lose(cq);
                 self.counters.cq_overflows += u64::from(taken);
             }

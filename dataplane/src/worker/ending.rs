@@ -51,7 +51,7 @@ impl Worker {
 }
 
 /// Turns in which the worker sends resets, each of [`TX_BURST`](super::TX_BURST) frames.
-const FAREWELL: usize = 1024;
+const RESET_TURNS: usize = 1024;
 
 impl Worker {
     /// Ends the worker by a defect, its own (`panicked`) or the control plane's, after its thread
@@ -98,7 +98,7 @@ impl Worker {
     /// Sends the resets of the connections that were just aborted.
     fn reset_peers(&mut self) {
         let now = self.clock.now();
-        for _ in 0..FAREWELL {
+        for _ in 0..RESET_TURNS {
             if !self.transmit(now) {
                 break;
             }

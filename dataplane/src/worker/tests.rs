@@ -351,7 +351,7 @@ fn test_posts_between_end_of_connection_and_its_report_are_flushed() {
 /// The RNIC can no longer report the requests that it had taken.
 #[test]
 fn test_requests_that_worker_cannot_complete_are_reported_lost() {
-    let mut b = bench("bereft");
+    let mut b = bench("lost");
     let (conn, qp, cq, _) = b.run();
     post_write(&qp, 1).unwrap();
     b.worker.poll();

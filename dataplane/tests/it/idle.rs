@@ -20,12 +20,12 @@ fn naps(longest: Duration) -> Naps {
 
 /// Takes turns of a thread that looks only at `rx`, until a frame has come or for `limit`. Returns
 /// how long that took.
-fn until_a_frame(rester: &mut Rester, rx: &mut RxQueue, limit: Duration) -> Option<Duration> {
+fn until_a_frame(parker: &mut Parker, rx: &mut RxQueue, limit: Duration) -> Option<Duration> {
     let start = Instant::now();
     let mut got = Burst::new();
     while start.elapsed() < limit {
         let busy = rx.burst(&mut got) > 0;
-        rester.turn(busy, || None, || rx.counters().rx_frames);
+        parker.turn(busy, || None, || rx.counters().rx_frames);
         if got.drain(..).any(|f| content(&f)[12..14] == [0x88, 0xb5]) {
             return Some(start.elapsed());
         }
@@ -51,16 +51,16 @@ fn test_backoff_mostly_sleeps_and_notices_frame_within_a_nap() {
     let longest = Duration::from_millis(5);
     // Rings have no interrupts, so only naps remain.
     let policy = IdlePolicy::Interrupt(naps(longest));
-    let mut rester = Rester::new(policy, Clock::new(&eal()), &[&rx], None);
-    assert_eq!(rester.interrupts(), 0);
-    assert_eq!(until_a_frame(&mut rester, &mut rx, Duration::from_millis(300)), None);
-    let slept = Duration::from_micros(rester.counters().rest_slept_us);
+    let mut parker = Parker::new(policy, Clock::new(&eal()), &[&rx], None);
+    assert_eq!(parker.interrupts(), 0);
+    assert_eq!(until_a_frame(&mut parker, &mut rx, Duration::from_millis(300)), None);
+    let slept = Duration::from_micros(parker.counters().rest_slept_us);
     assert!(slept > Duration::from_millis(250), "slept {slept:?} of 300 ms");
     let mut burst = Burst::new();
     burst.push(local(pool));
     assert_eq!(tx.burst(&mut burst), 1);
     // The limit is generous, because the machine may have other things to do.
-    let took = until_a_frame(&mut rester, &mut rx, Duration::from_secs(5)).unwrap();
+    let took = until_a_frame(&mut parker, &mut rx, Duration::from_secs(5)).unwrap();
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
@@ -70,9 +70,9 @@ fn test_spinning_never_sleeps() {
     let config = PortConfig::new(pool);
     let (_a, mut b) = Port::ring_pair(&eal(), "spin", 64, &config, &config).unwrap();
     let (mut rx, _) = b.take_queues().pop().unwrap();
-    let mut rester = Rester::new(IdlePolicy::Spin, Clock::new(&eal()), &[&rx], None);
-    until_a_frame(&mut rester, &mut rx, Duration::from_millis(20));
-    assert_eq!(rester.counters().rest_sleeps, 0);
+    let mut parker = Parker::new(IdlePolicy::Spin, Clock::new(&eal()), &[&rx], None);
+    until_a_frame(&mut parker, &mut rx, Duration::from_millis(20));
+    assert_eq!(parker.counters().rest_sleeps, 0);
 }
 
 /// Checks that the queue wakes the receiver, which otherwise naps for seconds.
@@ -82,8 +82,8 @@ fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
     let (long, after) = (Duration::from_secs(4), Duration::from_millis(250));
     let asleep = Duration::from_millis(60);
     let policy = IdlePolicy::Interrupt(Naps { after, first: long, longest: long });
-    let mut rester = Rester::new(policy, Clock::new(&eal()), &[rx], None);
-    assert_eq!(rester.interrupts(), 1);
+    let mut parker = Parker::new(policy, Clock::new(&eal()), &[rx], None);
+    assert_eq!(parker.interrupts(), 1);
     for round in 0..5 {
         std::thread::scope(|s| {
             s.spawn(|| {
@@ -92,12 +92,12 @@ fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
                 burst.push(local(pool));
                 assert_eq!(tx.burst(&mut burst), 1);
             });
-            let took = until_a_frame(&mut rester, rx, Duration::from_secs(20)).unwrap();
+            let took = until_a_frame(&mut parker, rx, Duration::from_secs(20)).unwrap();
             let bounds = after + asleep / 2..Duration::from_secs(2);
-            assert!(bounds.contains(&took), "round {round}: {took:?}, {:?}", rester.counters());
+            assert!(bounds.contains(&took), "round {round}: {took:?}, {:?}", parker.counters());
         });
     }
-    let c = rester.counters();
+    let c = parker.counters();
     assert!(c.rest_interrupts >= 5 && c.rest_slept_us > 150_000, "{c:?}");
 }
 
