@@ -134,7 +134,7 @@ pub use heddle_verbs::{
     MrLimits, MrUsage, NotReregistered, PageSize, Pd, PeerDepths, PortAddr, PortCounters, PortInfo,
     PortLink, PortProbe, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn, Queue,
     RecvWr, Region, RegionError, RegisterError, Reservation, ReserveError, SendOp, SendWr, Sge,
-    Sleeper, Srq, Stag, Taken, TermCode, Transport, WaitError, Waker, Window,
+    Sleeper, Srq, Stag, TakenEvents, TermCode, Transport, WaitError, Waker, Window,
 };
 
 pub use heddle_daemon as daemon;

@@ -16,7 +16,7 @@ use heddle_rnic::{Order, Report};
 use heddle_types::{Agreed, AppId, CmId, Event, ListenerId, QpFate, RnicError, WorkerId};
 use heddle_verbs::memory::Registry;
 use heddle_verbs::worker::WorkerQp;
-use heddle_verbs::{Board, EventQueue, Qp, Qpn, Sleeper, Taken};
+use heddle_verbs::{Board, EventQueue, Qp, Qpn, Sleeper, TakenEvents};
 
 use crate::config::RnicSetup;
 use crate::counters::{ControlCounters, CtlCounters};
@@ -51,7 +51,7 @@ pub(crate) struct Control {
     /// The time at which the control plane next looks at the links of the ports.
     links_at: Instant,
     /// Counts of the events that each application has taken.
-    apps: HashMap<AppId, Taken>,
+    apps: HashMap<AppId, TakenEvents>,
     listeners: HashMap<ListenerId, (AppId, EventQueue)>,
     conns: HashMap<CmId, Conn>,
     /// Queue pairs that are in a connection, or are about to be.

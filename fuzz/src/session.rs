@@ -19,7 +19,7 @@ use heddle_verbs::remote::protocol::{self, Request};
 use heddle_verbs::remote::{Policy, Session};
 use heddle_verbs::{
     CmEvent, CmId, ConnectFailure, DeviceError, DeviceLimits, Hub, ListenParams, Protocol, QpFate,
-    Region, Sleeper, Taken,
+    Region, Sleeper, TakenEvents,
 };
 
 use crate::Seeds;
@@ -36,7 +36,7 @@ impl ControlPlane for Plane {
         if let ControlRequest::Cm { request, qp, events: Some(events), .. } = request {
             match request {
                 CmRequest::Listen { id, .. } => {
-                    events.push(CmEvent::Listening { id }, &Taken::default());
+                    events.push(CmEvent::Listening { id }, &TakenEvents::default());
                 }
                 CmRequest::Connect { id, .. } => {
                     let fate = qp.map_or(QpFate::NoQp, |qp| {
@@ -54,7 +54,7 @@ impl ControlPlane for Plane {
 
 fn told(events: &heddle_verbs::EventQueue, id: CmId, qp: QpFate) {
     let error = ConnectFailure::PeerClosed;
-    events.push(CmEvent::ConnectError { id, error, qp }, &Taken::default());
+    events.push(CmEvent::ConnectError { id, error, qp }, &TakenEvents::default());
 }
 
 fn hub() -> Arc<Hub> {

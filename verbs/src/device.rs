@@ -14,7 +14,7 @@ use heddle_types::{AppId, Pd, TenantId};
 
 use crate::cq::{CompletionChannel, Cq, CqLink};
 use crate::error::DeviceError;
-use crate::event::{EventQueue, Taken};
+use crate::event::{EventQueue, TakenEvents};
 use crate::limits::{DeviceLimits, within};
 use crate::memory::{PageSize, Region};
 use crate::port::{PortAddr, PortInfo};
@@ -63,7 +63,7 @@ pub enum ControlRequest {
         /// Doorbells of the application.
         bells: Bells,
         /// Counter of the events that the application has taken.
-        taken: Taken,
+        taken: TakenEvents,
     },
     /// A completion queue has other room: workers have to write there.
     ResizeCq {

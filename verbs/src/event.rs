@@ -19,16 +19,16 @@ pub struct EventQueue(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    queue: Mutex<VecDeque<(Event, Taken)>>,
+    queue: Mutex<VecDeque<(Event, TakenEvents)>>,
     len: AtomicUsize,
     waker: Option<Waker>,
 }
 
 /// Counts the events that an application has taken, for the connection manager.
 #[derive(Clone, Debug, Default)]
-pub struct Taken(Arc<AtomicU64>);
+pub struct TakenEvents(Arc<AtomicU64>);
 
-impl Taken {
+impl TakenEvents {
     /// Returns the number of events taken since the last call.
     pub fn swap(&self) -> u64 {
         if self.0.load(Ordering::Relaxed) == 0 { 0 } else { self.0.swap(0, Ordering::Relaxed) }
@@ -64,7 +64,7 @@ impl EventQueue {
 
     /// Takes the oldest event for another taker, with the counter at which that taker counts the
     /// event.
-    pub(crate) fn pass_on(&self) -> Option<(Event, Taken)> {
+    pub(crate) fn pass_on(&self) -> Option<(Event, TakenEvents)> {
         if self.is_empty() {
             return None;
         }
@@ -80,7 +80,7 @@ impl EventQueue {
     }
 
     /// Adds an event; the queue counts the event at `taken` when a caller takes it.
-    pub fn push(&self, event: Event, taken: &Taken) {
+    pub fn push(&self, event: Event, taken: &TakenEvents) {
         {
             let mut queue = self.queue();
             queue.push_back((event, taken.clone()));
@@ -91,7 +91,7 @@ impl EventQueue {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<(Event, Taken)>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Event, TakenEvents)>> {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn test_events_count_as_taken_when_polled_or_when_last_handle_is_dropped() {
         let (taken, listening) =
-            (Taken::default(), Event::Listening { id: heddle_types::ListenerId(1) });
+            (TakenEvents::default(), Event::Listening { id: heddle_types::ListenerId(1) });
         let ours = EventQueue::new(None);
         let theirs = ours.clone();
         for _ in 0..3 {

@@ -50,7 +50,7 @@ pub use device::{
     NotReregistered, OwnedPd, Reservation, ReserveError,
 };
 pub use error::{BatchError, DeviceError};
-pub use event::{EventQueue, Taken};
+pub use event::{EventQueue, TakenEvents};
 pub use heddle_types::{
     Access, Agreed, AppId, AtomicOp, Bind, BindError, CmId, ConnectFailure, Cqe, CqeOp, CqeStatus,
     DEFAULT_READ_DEPTH, Data, DisconnectReason, Event as CmEvent, IbRefusal, ListenFailure,

@@ -15,7 +15,7 @@ use heddle_types::{
     CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate,
 };
 use heddle_verbs::device::ControlRequest;
-use heddle_verbs::{EventQueue, Qp, Taken};
+use heddle_verbs::{EventQueue, Qp, TakenEvents};
 
 use super::{Conn, Control, ThreadRequest};
 
@@ -112,7 +112,7 @@ impl Control {
             (true, Some(qpn)) => {
                 let (reason, terminate) = (DisconnectReason::ControlLost, None);
                 let event = Event::Disconnected { id, qpn, reason, terminate };
-                c.events.push(event, &Taken::default());
+                c.events.push(event, &TakenEvents::default());
             }
             _ => tell_no_connection(id, fate, &c.events),
         }
@@ -121,12 +121,12 @@ impl Control {
 
 fn tell_no_listener(id: ListenerId, events: &EventQueue) {
     let error = ListenFailure::ControlLost;
-    events.push(Event::ListenFailed { id, error }, &Taken::default());
+    events.push(Event::ListenFailed { id, error }, &TakenEvents::default());
 }
 
 fn tell_no_connection(id: CmId, qp: QpFate, events: &EventQueue) {
     let error = ConnectFailure::ControlLost;
-    events.push(Event::ConnectError { id, error, qp }, &Taken::default());
+    events.push(Event::ConnectError { id, error, qp }, &TakenEvents::default());
 }
 
 impl Drop for Control {

@@ -8,7 +8,7 @@ use heddle_types::{
 };
 use heddle_verbs::device::{ControlPlane, ControlRequest, DeviceEvent};
 use heddle_verbs::worker::WorkerQp;
-use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
+use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, TakenEvents, Waker};
 
 use super::inbox::{Gate, Inbox};
 use super::{Conn, Control};
@@ -258,7 +258,7 @@ impl Control {
                 };
                 let event = Event::ListenFailed { id, error };
                 self.board.note(app, &event, None);
-                return events.push(event, &Taken::default());
+                return events.push(event, &TakenEvents::default());
             }
             Subject::Connect(id) => {
                 let Some(c) = self.conns.remove(&id) else { return };
@@ -287,7 +287,7 @@ impl Control {
                 other => ConnectFailure::Request(other),
             };
             // The manager did not make this event, so it must not count the event as taken.
-            events.push(Event::ConnectError { id, error, qp }, &Taken::default());
+            events.push(Event::ConnectError { id, error, qp }, &TakenEvents::default());
         }
     }
 

@@ -8,7 +8,7 @@ use heddle_types::{CmId, Event, ListenerId, PeerDepths};
 
 use super::{Connecting, Connection, ConnectionError, Ends, SETUP, wait_event};
 use crate::device::{BoundAddr, Device};
-use crate::event::{EventQueue, Taken};
+use crate::event::{EventQueue, TakenEvents};
 use crate::params::AcceptParams;
 use crate::waker::Sleeper;
 
@@ -83,7 +83,7 @@ impl Listener {
             }
             Event::ListenFailed { error, .. } => {
                 // Put the event back: for later calls, and for other threads that wait here.
-                self.events.push(event, &Taken::default());
+                self.events.push(event, &TakenEvents::default());
                 Some(Err(ConnectionError::Listen(error)))
             }
             _ => None,

@@ -11,7 +11,7 @@ use super::local::Local;
 use super::{Board, ControlPlane, ControlRequest, Device, DeviceConfig, NO_PD, Parts, lock};
 use crate::account::Account;
 use crate::error::DeviceError;
-use crate::event::Taken;
+use crate::event::TakenEvents;
 use crate::limits::DeviceLimits;
 use crate::memory::{Region, RegisterError, Registry};
 use crate::ring::{Area, Bells};
@@ -163,7 +163,7 @@ impl Hub {
         };
         let memory = pool.as_ref().map(|p| p.region().clone());
         let id = AppId(self.next_app.fetch_add(1, Ordering::Relaxed));
-        let taken = Taken::default();
+        let taken = TakenEvents::default();
         let tenant = account.as_ref().map_or(TenantId::App(id), |a| TenantId::Account(a.number()));
         let bells_of = bells.clone();
         self.control.request(ControlRequest::Open { app: id, tenant, bells: bells_of, taken })?;

@@ -38,7 +38,7 @@ use crate::cq::Cq;
 use crate::device::local::Local;
 use crate::device::{Device, DeviceEvents, Hub};
 use crate::error::DeviceError;
-use crate::event::{EventQueue, Taken};
+use crate::event::{EventQueue, TakenEvents};
 use crate::memory::{Region, RegisterError};
 use crate::mr::Mr;
 use crate::qp::Qp;
@@ -133,7 +133,7 @@ pub struct Session {
     is_own_users: bool,
     /// For each event passed on, the counter at which it counts when it is taken; the oldest comes
     /// first.
-    untaken: VecDeque<Taken>,
+    untaken: VecDeque<TakenEvents>,
     out: VecDeque<Outgoing>,
     jobs: VecDeque<Job>,
     objects: Objects,
@@ -345,7 +345,7 @@ impl Session {
                 self.forget_listener(id);
                 let error = ListenFailure::Withdrawn;
                 let event = CmEvent::ListenFailed { id: ListenerId(id), error };
-                self.events.push(event, &Taken::default());
+                self.events.push(event, &TakenEvents::default());
             }
         }
     }

@@ -7,7 +7,7 @@ use heddle_types::{AcceptTerms, ConnectTerms, Event, ListenError, ListenFailure}
 use super::*;
 use crate::device::names::Holder;
 use crate::device::{Backend, DeviceEvents, MrInit, Reserved};
-use crate::event::Taken;
+use crate::event::TakenEvents;
 use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
@@ -160,7 +160,7 @@ impl Backend for Local {
         if !self.hub.board.names.listen(self.id, addr, id, reserved) {
             // Answer with an event, as the control plane does where another program listens.
             let error = ListenFailure::Worker(ListenError::InUse);
-            events.push(Event::ListenFailed { id, error }, &Taken::default());
+            events.push(Event::ListenFailed { id, error }, &TakenEvents::default());
             return Ok(id);
         }
         let request = heddle_types::Request::Listen { id, addr, params };

@@ -14,7 +14,7 @@ use super::{Remote, confused, link, lock};
 use crate::cq::Cq;
 use crate::device::{Backend, DeviceEvents, Hub, MrInit, OnEnd, Reserved};
 use crate::error::DeviceError;
-use crate::event::{EventQueue, Taken};
+use crate::event::{EventQueue, TakenEvents};
 use crate::memory::{MrLimits, MrUsage, Region, RegisterError};
 use crate::mr::Mr;
 use crate::params::ListenParams;
@@ -317,7 +317,7 @@ impl Backend for Remote {
             if let Some(events) = events {
                 let error = ConnectFailure::Request(RequestError::NoConnection);
                 let qp = QpFate::Free(qp.qpn());
-                events.push(Event::ConnectError { id, error, qp }, &Taken::default());
+                events.push(Event::ConnectError { id, error, qp }, &TakenEvents::default());
             }
             return Ok(());
         }

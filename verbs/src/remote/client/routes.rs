@@ -9,7 +9,7 @@ use heddle_types::{
 
 use crate::cq::WeakCq;
 use crate::device::{DeviceEvent, DeviceEvents, WeakEvents};
-use crate::event::{EventQueue, Taken};
+use crate::event::{EventQueue, TakenEvents};
 use crate::qp::{Claim, WeakQp};
 
 /// Stopped listeners that this side still remembers, because an event may be on its way to them.
@@ -30,7 +30,7 @@ pub(super) struct Routes {
     /// The queue for events of the device.
     device: Option<WeakEvents>,
     /// Counts the events that the application has taken.
-    pub(super) taken: Taken,
+    pub(super) taken: TakenEvents,
     /// The server has ended: no event follows.
     pub(super) gone: bool,
 }
@@ -186,13 +186,13 @@ impl Routes {
                     Event::ConnectError { id, error: ConnectFailure::ControlLost, qp }
                 }
             };
-            c.events.push(event, &Taken::default());
+            c.events.push(event, &TakenEvents::default());
         }
         let ended = std::mem::take(&mut self.ended);
         for (id, events) in std::mem::take(&mut self.listeners) {
             if !ended.contains(&id) {
                 let (id, error) = (ListenerId(id), ListenFailure::ControlLost);
-                events.push(Event::ListenFailed { id, error }, &Taken::default());
+                events.push(Event::ListenFailed { id, error }, &TakenEvents::default());
             }
         }
         self.tell_device(DeviceEvent::DeviceFatal);

@@ -35,7 +35,7 @@ struct Plane {
     /// Backlogs of the listeners that were requested.
     backlogs: Mutex<Vec<usize>>,
     gone: Mutex<Vec<AppId>>,
-    events: Mutex<HashMap<AppId, Taken>>,
+    events: Mutex<HashMap<AppId, TakenEvents>>,
 }
 
 impl ControlPlane for Arc<Plane> {
