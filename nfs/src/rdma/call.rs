@@ -159,15 +159,15 @@ impl Sink for Registered<'_> {
 
     fn take(&mut self, len: usize) -> Room {
         if len <= SHORT {
-            return Room::Within;
+            return Room::Inline;
         }
         if self.buffer.is_some() {
-            return Room::Apart;
+            return Room::Direct;
         }
         match self.call.take_room(self.memory, len) {
             Ok(buffer) => {
                 self.buffer = Some(buffer);
-                Room::Apart
+                Room::Direct
             }
             Err(_) if self.has_waited => Room::None,
             Err(_) => Room::Later,

@@ -86,7 +86,7 @@ impl Lanes {
 
 /// A call that a thread has taken. The thread counts as busy until it drops this value.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TakenCall {
     pub(super) call: Option<Request>,
     queue: Arc<Queue>,
     lane: Lane,
@@ -128,14 +128,14 @@ impl Queue {
     }
 
     /// Waits for the next call and returns it; returns `None` after the queue is closed.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Taken> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<TakenCall> {
         let mut lanes = self.lanes();
         loop {
             if lanes.closed {
                 return None;
             }
             if let Some((lane, ip, call)) = lanes.take() {
-                return Some(Taken { call: Some(call), queue: Arc::clone(self), lane, ip });
+                return Some(TakenCall { call: Some(call), queue: Arc::clone(self), lane, ip });
             }
             lanes = self.news.wait(lanes).unwrap_or_else(PoisonError::into_inner);
         }
@@ -153,7 +153,7 @@ impl Queue {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TakenCall {
     fn drop(&mut self) {
         let mut lanes = self.queue.lanes();
         match self.lane {

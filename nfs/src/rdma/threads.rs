@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use heddle_rpc::Memory;
 
 use super::call::Worker;
-use super::queue::{Queue, Taken};
+use super::queue::{Queue, TakenCall};
 use crate::Service;
 use crate::counters::count;
 
@@ -57,7 +57,7 @@ impl Drop for Threads {
 /// Carries out calls until the queue is closed.
 fn run(queue: &Arc<Queue>, service: &Arc<Service>, memory: &Memory) {
     let new = || Worker::new(Arc::clone(service), memory.clone());
-    let answer = |worker: &mut Worker, mut taken: Taken| {
+    let answer = |worker: &mut Worker, mut taken: TakenCall| {
         if let Some(call) = taken.call.take() {
             worker.answer(call);
         }

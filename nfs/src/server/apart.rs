@@ -63,9 +63,9 @@ impl Source for &[u8] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Into the sink, apart from the other results.
-    Apart,
+    Direct,
     /// Into the reply, after the other results.
-    Within,
+    Inline,
     /// Nowhere for now: the client has to ask again.
     None,
     /// Nowhere for now: the service has to begin the call again when there is room.
@@ -102,7 +102,7 @@ pub struct InReply;
 
 impl Sink for InReply {
     fn take(&mut self, _: usize) -> Room {
-        Room::Within
+        Room::Inline
     }
 
     fn read_from(&mut self, _: usize, _: usize, _: BorrowedFd<'_>, _: u64) -> io::Result<usize> {

@@ -68,11 +68,11 @@ impl Share {
         let (read, apart) = match sink.take(wanted) {
             Room::None => return Err(failed(Status::JUKEBOX)),
             Room::Later => return Ok(Err(wanted)),
-            Room::Apart => {
+            Room::Direct => {
                 let step = |done, left| sink.read_from(done, left, file.as_fd(), at(done));
                 (all(wanted, step).map_err(|e| failed(e.into()))?, true)
             }
-            Room::Within => {
+            Room::Inline => {
                 out.resize(data + wanted, 0);
                 let step = |done, _| {
                     let room = out.get_mut(data + done..).unwrap_or(&mut []);

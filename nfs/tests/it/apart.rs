@@ -29,7 +29,7 @@ struct Slow {
 impl Slow {
     fn new(bytes: &[u8], step: usize) -> Slow {
         let (bytes, interrupted) = (RefCell::new(bytes.to_vec()), RefCell::new(false));
-        Slow { bytes, step, fails: usize::MAX, interrupted, room: Room::Apart }
+        Slow { bytes, step, fails: usize::MAX, interrupted, room: Room::Direct }
     }
 
     fn step(&self, at: usize, len: usize) -> io::Result<usize> {
@@ -132,7 +132,7 @@ fn test_read_goes_inline_without_wish_and_is_put_off_without_room() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"0123456789").unwrap();
     let f = lab.handle("f");
-    let mut sink = Slow { room: Room::Within, ..Slow::new(b"", 1) };
+    let mut sink = Slow { room: Room::Inline, ..Slow::new(b"", 1) };
     let (results, handled) = read(&lab, f, 2, 5, &mut sink);
     assert!(!handled.apart && handled.item.unwrap().length == 5);
     let done = Result::<ReadOk<'_>, (Status, Option<Fattr>)>::whole(&results).unwrap().unwrap();
