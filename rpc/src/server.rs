@@ -39,7 +39,7 @@ use heddle_verbs::{
     CmEvent, Device, DeviceError, EventQueue, ListenFailure, ListenerId, Sleeper, Waker,
 };
 
-pub(crate) use self::dispatch::{Dispatch, From, Taken};
+pub(crate) use self::dispatch::{Dispatch, Dispatched, From};
 pub(crate) use self::outbox::Outbox;
 
 use self::callers::Callers;
@@ -269,9 +269,9 @@ impl Server {
             let LinkEvent::Call { call, stream, items } = event else { return };
             let ticket = Ticket { link: number, call };
             match dispatch.call(from, ticket, (stream, items), counters) {
-                Taken::Given => {}
-                Taken::Replied(message) => link.reply(call, &message),
-                Taken::Refused => link.refuse(call),
+                Dispatched::Given => {}
+                Dispatched::Replied(message) => link.reply(call, &message),
+                Dispatched::Refused => link.refuse(call),
             }
         });
         for (ip, link) in self.links.take_gone() {

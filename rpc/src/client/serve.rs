@@ -15,7 +15,7 @@ use heddle_verbs::{DeviceError, Waker};
 
 use super::{Client, Shared};
 use crate::server::{
-    AlreadyRegistered, Dispatch, DuplicateLimits, From, Outbox, Program, ServerCounters, Taken,
+    AlreadyRegistered, Dispatch, Dispatched, DuplicateLimits, From, Outbox, Program, ServerCounters,
 };
 use crate::thread::here;
 
@@ -198,9 +198,9 @@ impl Shared {
             let mut state = self.lock();
             state.session.count_served(*counters);
             match taken {
-                Taken::Given => {}
-                Taken::Replied(message) => state.session.reply(call.ticket, &message),
-                Taken::Refused => state.session.refuse(call.ticket),
+                Dispatched::Given => {}
+                Dispatched::Replied(message) => state.session.reply(call.ticket, &message),
+                Dispatched::Refused => state.session.refuse(call.ticket),
             }
         }
         while let Some((tickets, message)) = dispatch.next_reply() {

@@ -41,15 +41,15 @@ impl fmt::Debug for Callers {
     }
 }
 
-/// The caller of one connection; when the seat is dropped, the calls of its caller end.
+/// Keeps the caller of one connection; dropping the guard ends the caller's calls.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct CallerGuard {
     pub(super) caller: Caller,
     /// True if the watcher knows the caller.
     is_told: bool,
 }
 
-impl Drop for Seat {
+impl Drop for CallerGuard {
     fn drop(&mut self) {
         self.caller.gone();
     }
@@ -83,9 +83,9 @@ impl Callers {
         Memory::new(device, pd, self.common.config.memory)
     }
 
-    /// Creates the seat of an established connection.
-    pub(super) fn seat(&self, addr: std::net::SocketAddr, memory: Memory) -> Seat {
-        Seat { caller: Caller::new(self.common.clone(), addr, memory), is_told: false }
+    /// Creates the guard of an established connection.
+    pub(super) fn guard(&self, addr: std::net::SocketAddr, memory: Memory) -> CallerGuard {
+        CallerGuard { caller: Caller::new(self.common.clone(), addr, memory), is_told: false }
     }
 
     /// Marks this thread as within a step of the server until the guard is dropped.
@@ -97,48 +97,48 @@ impl Callers {
 
     /// Returns the next event of a link that does not concern calls to its client, and handles the
     /// others.
-    pub(super) fn poll(&mut self, link: &mut Link, seat: &mut Seat) -> Option<LinkEvent> {
+    pub(super) fn poll(&mut self, link: &mut Link, guard: &mut CallerGuard) -> Option<LinkEvent> {
         loop {
             let event = link.poll_event(&*self.common.config.binding)?;
-            if let Some(other) = self.take(seat, event) {
+            if let Some(other) = self.take(guard, event) {
                 return Some(other);
             }
         }
     }
 
     /// Handles an event of calls to the client; returns any other event.
-    fn take(&mut self, seat: &mut Seat, event: LinkEvent) -> Option<LinkEvent> {
+    fn take(&mut self, guard: &mut CallerGuard, event: LinkEvent) -> Option<LinkEvent> {
         let can_be_called = match event {
             LinkEvent::Reply { xid, outcome } => {
-                seat.caller.finish(xid, outcome);
+                guard.caller.finish(xid, outcome);
                 false
             }
-            LinkEvent::Established { version } => seat.caller.established(version),
+            LinkEvent::Established { version } => guard.caller.established(version),
             LinkEvent::Takes(takes) => {
-                seat.caller.told(takes);
+                guard.caller.told(takes);
                 true
             }
             other => return Some(other),
         };
-        if can_be_called && !seat.is_told {
-            seat.is_told = true;
-            self.tell(CallerEvent::Connected(seat.caller.clone()));
+        if can_be_called && !guard.is_told {
+            guard.is_told = true;
+            self.tell(CallerEvent::Connected(guard.caller.clone()));
         }
         None
     }
 
     /// Ends the calls on a connection whose queue pair has ended: replies that have arrived count,
     /// and all other calls are lost.
-    pub(super) fn ended(&mut self, now: Instant, mut seat: Seat, link: &mut Link) {
+    pub(super) fn ended(&mut self, now: Instant, mut guard: CallerGuard, link: &mut Link) {
         // Callbacks from here must also be marked as within a step.
         let _step = self.step();
         // The loop ends, because a finite number of requests has completed.
         while link.step(now, BATCH) {}
         link.disconnected();
-        while self.poll(link, &mut seat).is_some() {}
-        seat.caller.gone();
-        if seat.is_told {
-            self.tell(CallerEvent::Gone(seat.caller.clone()));
+        while self.poll(link, &mut guard).is_some() {}
+        guard.caller.gone();
+        if guard.is_told {
+            self.tell(CallerEvent::Gone(guard.caller.clone()));
         }
     }
 

@@ -44,7 +44,7 @@ enum To {
 
 /// The result of dispatching a call.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum Dispatched {
     /// A program has the call, or has the same call already: the reply comes later.
     Given,
     /// The call has its reply.
@@ -122,13 +122,13 @@ impl Dispatch {
         ticket: Ticket,
         (mut stream, items): (Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
-    ) -> Taken {
+    ) -> Dispatched {
         let (call, rest) = match Call::decode(&stream) {
             Ok(call) => call,
             Err(error) => {
                 counters.calls_unreadable += 1;
                 let reply = error.reply().map(|r| Message::refusal(r.xid, r.body));
-                return reply.map_or(Taken::Refused, Taken::Replied);
+                return reply.map_or(Dispatched::Refused, Dispatched::Replied);
             }
         };
         let header = stream.len() - rest.len();
@@ -139,7 +139,7 @@ impl Dispatch {
             Ok(taken) => taken,
             Err(body) => {
                 counters.calls_refused += 1;
-                Taken::Replied(Message::refusal(xid, body))
+                Dispatched::Replied(Message::refusal(xid, body))
             }
         }
     }
@@ -150,17 +150,17 @@ impl Dispatch {
         call: Called,
         (header, bytes, items): (usize, Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
-    ) -> Result<Taken, ReplyBody<'static>> {
+    ) -> Result<Dispatched, ReplyBody<'static>> {
         let Called { xid, procedure, credential } = call;
         let credential = credential.map_err(denied)?;
         let registered = self.registered(procedure).map_err(accepted)?;
         if procedure.procedure == NULL_PROCEDURE {
             counters.calls_null += 1;
-            return Ok(Taken::Replied(Message::refusal(xid, accepted(Status::Success))));
+            return Ok(Dispatched::Replied(Message::refusal(xid, accepted(Status::Success))));
         }
         let Some(arguments) = arguments(bytes, header, items) else {
             counters.calls_refused += 1;
-            return Ok(Taken::Refused);
+            return Ok(Dispatched::Refused);
         };
         let part = Part::Arguments(procedure);
         let has_reply = registered.binding.has_reply(procedure);
@@ -168,14 +168,14 @@ impl Dispatch {
             Ok(found) => found,
             Err(binding::Error::Xdr(_) | binding::Error::TooMany) if !has_reply => {
                 counters.calls_refused += 1;
-                return Ok(Taken::Replied(Message::silence(xid)));
+                return Ok(Dispatched::Replied(Message::silence(xid)));
             }
             Err(binding::Error::Xdr(_) | binding::Error::TooMany) => {
                 return Err(accepted(Status::GarbageArgs));
             }
             Err(binding::Error::Ineligible { .. } | binding::Error::Length { .. }) => {
                 counters.calls_refused += 1;
-                return Ok(Taken::Refused);
+                return Ok(Dispatched::Refused);
             }
         };
         let repeat = registered.program.repeat(procedure);
@@ -187,11 +187,11 @@ impl Dispatch {
                 Verdict::New(key) => To::All { key, keep: repeat == Repeat::Never },
                 Verdict::Running => {
                     counters.calls_repeated += 1;
-                    return Ok(Taken::Given);
+                    return Ok(Dispatched::Given);
                 }
                 Verdict::Done(reply) => {
                     counters.calls_repeated += 1;
-                    return Ok(Taken::Replied(reply));
+                    return Ok(Dispatched::Replied(reply));
                 }
             }
         };
@@ -201,7 +201,7 @@ impl Dispatch {
         let (caller, share) = (caller.cloned(), share.cloned());
         let room = Room { share, waited: None };
         self.give(Request { procedure, credential, peer, arguments, caller, room, reply });
-        Ok(Taken::Given)
+        Ok(Dispatched::Given)
     }
 
     /// Gives a call to its program, also a call that has waited for room.

@@ -9,7 +9,7 @@ use heddle_rpcrdma::private_data::PrivateData;
 use heddle_verbs::{AcceptParams, Arm, CmEvent, CmId, Device, DeviceError, EventQueue, Pd, Waker};
 
 use super::From;
-use super::callers::{Callers, Seat};
+use super::callers::{CallerGuard, Callers};
 use super::{ServerConfig, ServerCounters};
 use crate::memory::{Memory, Share};
 use crate::transport::{Link, LinkEvent, Parts, SetupError};
@@ -32,7 +32,7 @@ enum Phase {
     },
     Up {
         link: Box<Link>,
-        seat: Option<Seat>,
+        guard: Option<CallerGuard>,
         closing: bool,
         /// True if the queue pair has ended. Messages that arrived before still get their turns.
         ended: bool,
@@ -94,14 +94,14 @@ impl Turn<'_> {
         handle: &mut impl FnMut(From<'_>, &mut Link, u64, LinkEvent, &mut ServerCounters),
     ) -> Worked {
         let Peer { addr, share, phase } = peer;
-        let Phase::Up { link, seat, closing, ended } = phase else { return Worked::No };
+        let Phase::Up { link, guard, closing, ended } = phase else { return Worked::No };
         let waited = link.counters().memory_waits;
         let mut busy = link.step(self.now, BATCH);
         self.counters.memory_waits += link.counters().memory_waits - waited;
         let mut end = false;
         for _ in 0..BATCH {
-            let event = match (&mut *self.callers, seat.as_mut()) {
-                (Some(callers), Some(seat)) => callers.poll(link, seat),
+            let event = match (&mut *self.callers, guard.as_mut()) {
+                (Some(callers), Some(guard)) => callers.poll(link, guard),
                 _ => link.poll_event(&NO_BINDING),
             };
             match event {
@@ -113,7 +113,7 @@ impl Turn<'_> {
                 }
                 Some(LinkEvent::Call { .. }) if self.draining => link.leave_call(),
                 Some(event) => {
-                    let caller = seat.as_ref().map(|seat| &seat.caller);
+                    let caller = guard.as_ref().map(|guard| &guard.caller);
                     let from = From { peer: *addr, share: Some(share), caller };
                     handle(from, link, number, event, self.counters);
                 }
@@ -122,8 +122,8 @@ impl Turn<'_> {
         }
         // Make calls once all events are taken: a call's slot in the connection is free before its
         // event is taken.
-        if let Some(seat) = seat.as_ref().filter(|_| !*closing && link.has_told_all()) {
-            busy |= seat.caller.feed(self.now, link);
+        if let Some(guard) = guard.as_ref().filter(|_| !*closing && link.has_told_all()) {
+            busy |= guard.caller.feed(self.now, link);
         }
         busy |= link.post();
         if (end || link.is_broken()) && !*closing {
@@ -238,10 +238,10 @@ impl Links {
             // replies may be kept for repeated calls, but are sent nowhere.
             let peer = peers.remove(&number);
             self.gone.extend(peer.as_ref().map(|peer| (peer.addr.ip(), number)));
-            if let Some(Peer { phase: Phase::Up { mut link, seat: Some(seat), .. }, .. }) = peer
+            if let Some(Peer { phase: Phase::Up { mut link, guard: Some(guard), .. }, .. }) = peer
                 && let Some(callers) = callers
             {
-                callers.ended(now, seat, &mut link);
+                callers.ended(now, guard, &mut link);
             }
         }
         any
@@ -362,9 +362,9 @@ impl Links {
         let own = memory.as_ref().unwrap_or(&served).clone();
         match Link::new(now, *parts, (own, served), config, (id.0, budget, Some(share.clone()))) {
             Ok(link) => {
-                let seat = self.callers.as_ref().zip(memory);
-                let seat = seat.map(|(callers, memory)| callers.seat(addr, memory));
-                let phase = Phase::Up { link: Box::new(link), seat, closing: false, ended: false };
+                let guard = self.callers.as_ref().zip(memory);
+                let guard = guard.map(|(callers, memory)| callers.guard(addr, memory));
+                let phase = Phase::Up { link: Box::new(link), guard, closing: false, ended: false };
                 self.peers.insert(id.0, Peer { addr, share, phase });
             }
             Err(_) => drop(self.end(id)),
@@ -378,8 +378,8 @@ impl Links {
     /// Returns the time when a link must be stepped although nothing arrives.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let up = self.peers.values().filter_map(|p| match &p.phase {
-            Phase::Up { link, seat, .. } => {
-                let calls = seat.as_ref().and_then(|seat| seat.caller.deadline());
+            Phase::Up { link, guard, .. } => {
+                let calls = guard.as_ref().and_then(|guard| guard.caller.deadline());
                 link.deadline().into_iter().chain(calls).min()
             }
             Phase::Accepting { .. } => None,

@@ -30,7 +30,7 @@ impl World {
         World { dispatch, counters: ServerCounters::default(), requests, tickets: 0 }
     }
 
-    fn give(&mut self, bytes: &[u8]) -> Taken {
+    fn give(&mut self, bytes: &[u8]) -> Dispatched {
         let peer = (Ipv4Addr::new(10, 0, 0, 1), 1000).into();
         self.tickets += 1;
         let ticket = Ticket { link: 1, call: self.tickets };
@@ -39,7 +39,13 @@ impl World {
         self.dispatch.call(from, ticket, call, &mut self.counters)
     }
 
-    fn call(&mut self, xid: u32, procedure: Procedure, cred: Auth<'_>, arguments: &[u8]) -> Taken {
+    fn call(
+        &mut self,
+        xid: u32,
+        procedure: Procedure,
+        cred: Auth<'_>,
+        arguments: &[u8],
+    ) -> Dispatched {
         self.give(&call(xid, procedure, (cred, Auth::NONE), arguments))
     }
 }
@@ -59,9 +65,9 @@ fn body(message: &Message) -> (ReplyBody<'_>, Vec<u8>) {
     (reply.body, message.body().bytes().to_vec())
 }
 
-fn at_once(taken: Taken) -> Arc<Message> {
+fn at_once(taken: Dispatched) -> Arc<Message> {
     match taken {
-        Taken::Replied(message) => message,
+        Dispatched::Replied(message) => message,
         other => panic!("{other:?}"),
     }
 }
@@ -96,9 +102,9 @@ fn test_malformed_call_is_answered_only_when_its_header_is_readable() {
     let good = call(7, SET, (Auth::NONE, Auth::NONE), &[]);
     for len in 0..good.len() {
         match w.give(&good[..len]) {
-            Taken::Refused => assert!(len < 24, "{len}"),
-            Taken::Replied(reply) => assert!(len >= 24, "{len}: {:?}", body(&reply)),
-            Taken::Given => panic!("{len}"),
+            Dispatched::Refused => assert!(len < 24, "{len}"),
+            Dispatched::Replied(reply) => assert!(len >= 24, "{len}: {:?}", body(&reply)),
+            Dispatched::Given => panic!("{len}"),
         }
     }
     let mut version = good.clone();
@@ -107,7 +113,7 @@ fn test_malformed_call_is_answered_only_when_its_header_is_readable() {
     assert_eq!(body(&reply).0, ReplyBody::Denied(Denied::RpcMismatch { low: 2, high: 2 }));
     let mut reply = good;
     reply[7] = 1;
-    assert!(matches!(w.give(&reply), Taken::Refused));
+    assert!(matches!(w.give(&reply), Dispatched::Refused));
 }
 
 #[test]
@@ -116,7 +122,7 @@ fn test_program_gets_caller_and_procedure_and_its_answer_reaches_call() {
     let sys = AuthSys { stamp: 0, machine: b"loom", uid: 7, gid: 8, gids: Gids::default() };
     let mut room = [0; AuthSys::MAX_LEN];
     let cred = sys.encode(&mut room).unwrap();
-    assert!(matches!(w.call(9, SET, cred, &[0, 0, 0, 1]), Taken::Given));
+    assert!(matches!(w.call(9, SET, cred, &[0, 0, 0, 1]), Dispatched::Given));
     let request = w.requests.try_recv().unwrap();
     assert_eq!((request.procedure, request.arguments.bytes()), (SET, &[0, 0, 0, 1][..]));
     assert!(matches!(&request.credential, Credential::Sys(sys) if (sys.uid, sys.gid) == (7, 8)));
@@ -135,8 +141,8 @@ fn test_program_gets_caller_and_procedure_and_its_answer_reaches_call() {
 fn test_repeated_call_is_not_executed_again() {
     let mut w = World::new();
     let again = |w: &mut World| w.call(9, SET, Auth::NONE, &[0, 0, 0, 1]);
-    assert!(matches!(again(&mut w), Taken::Given));
-    assert!(matches!(again(&mut w), Taken::Given));
+    assert!(matches!(again(&mut w), Dispatched::Given));
+    assert!(matches!(again(&mut w), Dispatched::Given));
     let request = w.requests.try_recv().unwrap();
     assert!(w.requests.try_recv().is_err(), "once");
     request.reply(Err(Refusal::ProcUnavail));
@@ -151,7 +157,7 @@ fn test_repeated_call_is_not_executed_again() {
 fn test_dropped_request_fails_with_system_error_that_is_not_cached() {
     let mut w = World::new();
     for _ in 0..2 {
-        assert!(matches!(w.call(9, SET, Auth::NONE, &[]), Taken::Given));
+        assert!(matches!(w.call(9, SET, Auth::NONE, &[]), Dispatched::Given));
         drop(w.requests.try_recv().unwrap());
         let (_, reply) = w.dispatch.next_reply().unwrap();
         assert_eq!(body(&reply).0, accepted(Status::SystemErr));
@@ -193,7 +199,7 @@ fn test_repeated_idempotent_call_is_executed_again() {
     let procedure = |procedure| Procedure { version: 7, procedure, ..SET };
     for (of, times) in [(procedure(1), 1), (procedure(2), 2), (procedure(3), 1)] {
         for _ in 0..2 {
-            assert!(matches!(w.call(9, of, Auth::NONE, &[]), Taken::Given));
+            assert!(matches!(w.call(9, of, Auth::NONE, &[]), Dispatched::Given));
         }
         assert_eq!(requests.try_iter().map(|r| r.reply(Ok(Body::new()))).count(), times);
         let told: Vec<_> = std::iter::from_fn(|| w.dispatch.next_reply())
@@ -205,9 +211,9 @@ fn test_repeated_idempotent_call_is_executed_again() {
     assert_eq!((w.counters.calls, w.counters.calls_repeated), (4, 2));
     // When all calls are done, only the first has a kept reply.
     let kept = w.call(9, procedure(1), Auth::NONE, &[]);
-    assert!(matches!(kept, Taken::Replied(_)));
+    assert!(matches!(kept, Dispatched::Replied(_)));
     for of in [2, 3] {
-        assert!(matches!(w.call(9, procedure(of), Auth::NONE, &[]), Taken::Given));
+        assert!(matches!(w.call(9, procedure(of), Auth::NONE, &[]), Dispatched::Given));
         assert_eq!(requests.try_iter().map(|r| r.procedure).collect::<Vec<_>>(), [procedure(of)]);
     }
 }
