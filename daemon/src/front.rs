@@ -13,8 +13,8 @@
 mod client;
 mod guest;
 mod notify;
-mod seats;
 mod session;
+mod slots;
 mod socket;
 mod starting;
 
@@ -37,7 +37,7 @@ use crate::interfaces::Interfaces;
 use crate::log::Logging;
 use crate::rnic::StartError;
 
-use seats::Seats;
+use slots::Slots;
 pub(crate) use socket::permit;
 
 /// Interval between checks that everything runs.
@@ -57,7 +57,7 @@ const ASKED: u32 = 10;
 const STEP: Duration = Duration::from_millis(5);
 
 /// Time for resets to be sent.
-const FAREWELL: Duration = Duration::from_millis(200);
+const RESETS_SENT: Duration = Duration::from_millis(200);
 
 /// Runs an appliance until SIGINT or SIGTERM ends it, and returns all its counters. `say` gets the
 /// messages of the start.
@@ -198,10 +198,10 @@ async fn live(
         for f in &app.config.borrow().forward {
             say(&format!("{f} listening on {}\n", f.addr));
         }
-        let seats = Seats::default();
+        let slots = Slots::default();
         if let Some(socket) = socket {
             let listener = socket.listener().map_err(|e| e.to_string())?;
-            spawn_local(client::accept(listener, Rc::clone(app), seats.clone()));
+            spawn_local(client::accept(listener, Rc::clone(app), slots.clone()));
         }
         if let Some(listener) = metrics {
             if let Ok(addr) = listener.local_addr() {
@@ -213,7 +213,7 @@ async fn live(
         let private = app.config.borrow().private;
         match private {
             None => run_on(app, &mut signals, interfaces).await?,
-            Some(private) => run_private(app, &mut signals, &seats, private).await?,
+            Some(private) => run_private(app, &mut signals, &slots, private).await?,
         }
     }
     notify::stopping();
@@ -282,7 +282,7 @@ async fn run_on(
 async fn run_private(
     app: &Rc<Appliance>,
     signals: &mut Signals,
-    seats: &Seats,
+    slots: &Slots,
     private: Private,
 ) -> Result<(), String> {
     let look = PRIVATE_LOOK.min(private.grace.max(STEP) / 2);
@@ -295,7 +295,7 @@ async fn run_private(
         app.check()?;
         let lost = heddle_verbs::memory::lost();
         app.lost.send_if_modified(|seen| core::mem::replace(seen, lost) != lost);
-        if seats.taken() > 0 {
+        if slots.taken() > 0 {
             alone_since = None;
         } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= private.grace {
             tracing::info!("the last program has gone: the private RNIC ends");
@@ -314,7 +314,7 @@ async fn end(app: &Appliance) {
     if left > 0 {
         tracing::warn!("{left} connections did not end within {deadline:?} and are reset");
         app.end_all(Kill::Reset).await;
-        wait_for_none(app, FAREWELL).await;
+        wait_for_none(app, RESETS_SENT).await;
     }
 }
 

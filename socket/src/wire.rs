@@ -163,9 +163,9 @@ pub fn end(socket: impl AsFd) -> bool {
     seen.is_ok_and(|m| m.bytes == 0 && !m.flags.contains(rustix::net::ReturnFlags::CTRUNC))
 }
 
-/// Bytes and descriptors of one read. A dropped `Taken` closes its descriptors at once.
+/// Bytes and descriptors of one read. A dropped `RawRead` closes its descriptors at once.
 #[derive(Debug)]
-pub struct Taken {
+pub struct RawRead {
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
     lost: bool,
@@ -175,7 +175,7 @@ pub struct Taken {
 ///
 /// # Errors
 /// The system's error: [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has arrived.
-pub fn take(socket: impl AsFd) -> io::Result<Taken> {
+pub fn take(socket: impl AsFd) -> io::Result<RawRead> {
     let mut bytes = [0; CHUNK];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -193,7 +193,7 @@ pub fn take(socket: impl AsFd) -> io::Result<Taken> {
         }
     }
     let lost = message.flags.contains(rustix::net::ReturnFlags::CTRUNC);
-    Ok(Taken { bytes: bytes[..message.bytes].to_vec(), fds, lost })
+    Ok(RawRead { bytes: bytes[..message.bytes].to_vec(), fds, lost })
 }
 
 /// A function that closes a descriptor on a thread that may wait.
@@ -265,8 +265,8 @@ impl Inbox {
     ///
     /// # Errors
     /// A [`WireError`], as [`InvalidData`](io::ErrorKind::InvalidData).
-    pub fn add(&mut self, taken: Taken) -> io::Result<Received> {
-        let Taken { bytes, fds, lost } = taken;
+    pub fn add(&mut self, taken: RawRead) -> io::Result<Received> {
+        let RawRead { bytes, fds, lost } = taken;
         let close = &self.close;
         self.fds.extend(fds.into_iter().map(|fd| ForeignFd { fd: Some(fd), close: close.clone() }));
         let fine = if lost { Err(WireError::LostFds) } else { self.push(&bytes) };

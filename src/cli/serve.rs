@@ -171,7 +171,7 @@ fn listen_help() -> String {
 const QUEUES: u32 = 64;
 
 /// Time for connections to end in order, where no file sets it.
-const FAREWELL: Duration = Duration::from_millis(300);
+const SHUTDOWN: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.private {
@@ -298,7 +298,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         listen: args.listen.clone(),
         forward: Vec::new(),
         clients: Vec::new(),
-        shutdown: FAREWELL,
+        shutdown: SHUTDOWN,
     })
 }
 

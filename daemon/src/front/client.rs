@@ -21,8 +21,8 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::guest::{self, Guest, Next};
-use super::seats::{Seat, Seats};
 use super::session;
+use super::slots::{Slot, Slots};
 use crate::access::{Access, Peer};
 use crate::appliance::{Appliance, count};
 
@@ -59,7 +59,7 @@ pub(super) enum End {
 }
 
 /// Accepts clients, for ever.
-pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>, seats: Seats) {
+pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>, slots: Slots) {
     loop {
         if guest::too_many_closing() {
             sleep(PAUSE).await;
@@ -67,7 +67,7 @@ pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>, seats: Se
         }
         match listener.accept().await {
             Ok((stream, _)) => match Guest::new(stream) {
-                Ok(guest) => admit(guest, &app, &seats),
+                Ok(guest) => admit(guest, &app, &slots),
                 Err(e) => tracing::debug!("a control client is gone: {e}"),
             },
             Err(e) => {
@@ -78,7 +78,7 @@ pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>, seats: Se
     }
 }
 
-fn admit(guest: Guest, app: &Rc<Appliance>, seats: &Seats) {
+fn admit(guest: Guest, app: &Rc<Appliance>, slots: &Slots) {
     let stream = guest.stream();
     let Ok(cred) = stream.peer_cred() else { return };
     let peer = Peer { uid: cred.uid(), gid: cred.gid() };
@@ -87,13 +87,13 @@ fn admit(guest: Guest, app: &Rc<Appliance>, seats: &Seats) {
         return turn_away(stream, FaultKind::Denied, "you may not look here");
     }
     let most = app.config.borrow().control.as_ref().map_or(0, |c| c.clients);
-    let Some(seat) = seats.take(peer.uid, most) else {
+    let Some(slot) = slots.take(peer.uid, most) else {
         count(&app.counters.turned_away);
         return turn_away(stream, FaultKind::Busy, "too many are connected");
     };
-    app.counters.clients.set(seats.taken());
+    app.counters.clients.set(slots.taken());
     let caller = Caller { peer, pid: cred.pid() };
-    spawn_local(serve(guest, Rc::clone(app), caller, seat, seats.clone()));
+    spawn_local(serve(guest, Rc::clone(app), caller, slot, slots.clone()));
 }
 
 /// Sends the reason, if that is possible at once.
@@ -102,7 +102,7 @@ fn turn_away(stream: &UnixStream, kind: FaultKind, why: &str) {
     let _ = send(stream.as_fd(), &line, &[]);
 }
 
-async fn serve(guest: Guest, app: Rc<Appliance>, caller: Caller, seat: Seat, seats: Seats) {
+async fn serve(guest: Guest, app: Rc<Appliance>, caller: Caller, slot: Slot, slots: Slots) {
     let counters = &app.counters;
     let Caller { peer, pid } = caller;
     match talk(&guest, &app, caller).await {
@@ -124,8 +124,8 @@ async fn serve(guest: Guest, app: Rc<Appliance>, caller: Caller, seat: Seat, sea
     // A client keeps its place until everything it sent is closed, which may take time, so that it
     // cannot open more in the meantime.
     guest.close().await;
-    drop(seat);
-    counters.clients.set(seats.taken());
+    drop(slot);
+    counters.clients.set(slots.taken());
 }
 
 async fn talk(guest: &Guest, app: &Appliance, caller: Caller) -> End {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use heddle_socket::Inbox;
-use heddle_socket::wire::{self, MAX_REQUEST, Received, Taken};
+use heddle_socket::wire::{self, MAX_REQUEST, RawRead, Received};
 use heddle_verbs::closer;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -73,7 +73,7 @@ impl Guest {
     /// in the inbox.
     pub(super) async fn take(&self, inbox: &mut Inbox) -> io::Result<Received> {
         let socket = self.stream().as_fd().try_clone_to_owned()?;
-        let (to, from) = oneshot::channel::<io::Result<Taken>>();
+        let (to, from) = oneshot::channel::<io::Result<RawRead>>();
         closer::run(closer::lane_of(self.uid), move || {
             let taken = wire::take(&socket);
             drop(socket);
