@@ -211,7 +211,7 @@ impl Program {
                 self.state.delivered(channel);
                 assert_eq!(self.state.waiting(channel), before - 1);
             }
-            Reply::Taken(_) if command.starts_with("DestroyId") => {
+            Reply::EventsReported(_) if command.starts_with("DestroyId") => {
                 let id: String = command.chars().filter(char::is_ascii_digit).collect();
                 let id: u32 = id.parse().expect("a number");
                 assert!(self.alive.remove(&id), "{id} was not there");

@@ -98,21 +98,21 @@ pub async fn serve_with<S: Source + 'static>(
 ) -> Infallible {
     let counters = RefCell::default();
     let cache = Rc::new(Cache { source, limits, counters, last: Mutex::default() });
-    let seats = Arc::new(Semaphore::new(limits.connections.max(1)));
+    let permits = Arc::new(Semaphore::new(limits.connections.max(1)));
     let mut tasks = JoinSet::new();
     // The time at which each client came, the oldest first.
     let mut there: VecDeque<(tokio::time::Instant, AbortHandle)> = VecDeque::new();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let seat = loop {
+                let permit = loop {
                     while tasks.try_join_next().is_some() {}
                     there.retain(|(_, task)| !task.is_finished());
                     let over = there.front().map(|(since, _)| *since + limits.share);
                     tokio::select! {
                         biased;
                         // The semaphore is never closed.
-                        seat = Arc::clone(&seats).acquire_owned() => break seat,
+                        permit = Arc::clone(&permits).acquire_owned() => break permit,
                         () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)) => {
                             if let Some((_, oldest)) = there.pop_front() {
                                 oldest.abort();
@@ -124,7 +124,7 @@ pub async fn serve_with<S: Source + 'static>(
                 };
                 let cache = Rc::clone(&cache);
                 let task = tasks.spawn_local(async move {
-                    let _seat = seat;
+                    let _permit = permit;
                     connection(stream, cache).await;
                 });
                 there.push_back((tokio::time::Instant::now(), task));
@@ -199,14 +199,14 @@ async fn answer<S: Source>(request: &Request<Incoming>, cache: &Cache<S>) -> Ans
 
 /// The answers made from a sample.
 #[derive(Debug)]
-struct Taken {
+struct Scrape {
     text: Bytes,
     /// The text of a healthy answer, or the reason why the RNIC is not healthy.
     health: Result<String, String>,
 }
 
-impl Taken {
-    fn of(sample: &Sample) -> Taken {
+impl Scrape {
+    fn of(sample: &Sample) -> Scrape {
         let silent = |(n, w): (usize, &crate::WorkerSample)| {
             (!w.up).then(|| format!("worker {n} of port {} does not answer", w.port))
         };
@@ -226,11 +226,11 @@ impl Taken {
             [] => Ok("ok".to_owned()),
             all => Err(all.join("; ")),
         };
-        Taken { text: expose(sample).into(), health }
+        Scrape { text: expose(sample).into(), health }
     }
 }
 
-type Outcome = Result<Rc<Taken>, String>;
+type Outcome = Result<Rc<Scrape>, String>;
 
 /// The last sample. Only one request at a time takes the next sample, and the others wait for it.
 #[derive(Debug)]
@@ -254,7 +254,7 @@ impl<S: Source> Cache<S> {
         let outcome = match timeout(self.limits.sample, self.source.sample()).await {
             Ok(sample) => sample.map(|s| {
                 let http = *self.counters.borrow();
-                Rc::new(Taken::of(&Sample { http, ..s }))
+                Rc::new(Scrape::of(&Sample { http, ..s }))
             }),
             Err(_) => Err(format!("no answer within {} ms", self.limits.sample.as_millis())),
         };

@@ -135,7 +135,7 @@ fn mbufs_per_frame(spec: &BenchSpec) -> u64 {
 const HEADERS: u64 = 90;
 
 /// Mbufs in the caches of threads and in the sender's hands.
-const APART: u64 = 1024;
+const SPARE_MBUFS: u64 = 1024;
 
 /// Returns the number of mbufs of each RNIC for all runs of a specification: not many more than are
 /// in flight at a time. A pool hands its mbufs out in turn, so with two threads each mbuf travels
@@ -149,7 +149,8 @@ pub fn frames_for(spec: &BenchSpec) -> u32 {
     let payload = u64::from(spec.mtu).saturating_sub(HEADERS).max(1);
     let most = spec.sizes.iter().map(|s| {
         let frames = u64::from(s.0).div_ceil(payload).max(1);
-        u64::from(spec.qps) * u64::from(spec.depth_for(s)) * frames * mbufs_per_frame(spec) + APART
+        u64::from(spec.qps) * u64::from(spec.depth_for(s)) * frames * mbufs_per_frame(spec)
+            + SPARE_MBUFS
     });
     let most = most.max().unwrap_or(0).saturating_add(1).next_power_of_two() - 1;
     u32::try_from(most).unwrap_or(MOST).clamp(2047, MOST)

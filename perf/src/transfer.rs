@@ -117,7 +117,7 @@ struct Link {
 
 /// The number and the times of the operations of all passes.
 #[derive(Default)]
-struct Taken {
+struct Measured {
     ops: u64,
     times: Recorder,
 }
@@ -164,12 +164,12 @@ impl Mover {
         }
         self.progress.set(0);
         let link = self.connect(op)?;
-        let mut taken = Taken::default();
+        let mut measured = Measured::default();
         let (mut passes, mut wrong, mut elapsed) = (0, 0, Duration::ZERO);
         while passes == 0 || elapsed < time {
             self.sink(op).write(0, &zeros);
             let start = self.client.endpoint.now();
-            let mut failed = self.pump(&link, op, &mut taken)?;
+            let mut failed = self.pump(&link, op, &mut measured)?;
             elapsed += self.client.endpoint.now().since(start);
             self.sink(op).read(0, &mut got);
             passes += 1;
@@ -180,7 +180,7 @@ impl Mover {
             wrong += u64::from(failed);
         }
         self.close(&link, op)?;
-        let (ops, latency) = (taken.ops, taken.times.latency());
+        let (ops, latency) = (measured.ops, measured.times.latency());
         let bytes = if op.is_atomic() { ops } else { passes } * len as u64;
         Ok(Moved { op, passes, wrong, ops, bytes, elapsed, latency })
     }
@@ -254,7 +254,12 @@ impl Mover {
 
     /// Runs a pass. Returns true if Immediate Data, or the value that an Atomic Operation found,
     /// was wrong.
-    fn pump(&mut self, link: &Link, op: Op, taken: &mut Taken) -> Result<bool, TransferError> {
+    fn pump(
+        &mut self,
+        link: &Link,
+        op: Op,
+        measured: &mut Measured,
+    ) -> Result<bool, TransferError> {
         let (len, chunks) = (self.file.len(), self.chunks());
         let mut wrong = false;
         let chunk = |mr: &Mr, n: usize| mr.sge(n * CHUNK, CHUNK.min(len - n * CHUNK));
@@ -293,7 +298,7 @@ impl Mover {
             let now = self.poll(op);
             while let Some(cqe) = link.cqs[0].poll() {
                 check(&cqe)?;
-                taken.times.record(now.since(posted_at[sent % WINDOW as usize]));
+                measured.times.record(now.since(posted_at[sent % WINDOW as usize]));
                 if op.is_atomic() {
                     let mut found = [0; COUNTER];
                     self.client.mr.read(sent % WINDOW as usize * COUNTER, &mut found);
@@ -308,12 +313,12 @@ impl Mover {
             }
             if before != (posted, sent, arrived) {
                 busy_at = now;
-                self.progress.set(taken.ops + sent as u64);
+                self.progress.set(measured.ops + sent as u64);
             } else if now.since(busy_at) > PATIENCE {
                 return Err(TransferError::Stalled);
             }
         }
-        taken.ops += chunks as u64;
+        measured.ops += chunks as u64;
         Ok(wrong)
     }
 

@@ -61,13 +61,13 @@ struct Forking {
     /// The parts that the child copies.
     parts: Vec<(Part, usize, i32)>,
     /// Pages that are private meanwhile.
-    apart: Vec<Apart>,
+    apart: Vec<PrivatePages>,
     /// The child writes one byte when it has its copy.
     pipe: Option<[i32; 2]>,
 }
 
 /// Pages that are private while a thread forks.
-struct Apart {
+struct PrivatePages {
     /// The number of their window.
     window: usize,
     part: Part,
@@ -181,7 +181,7 @@ extern "C" fn set_apart() {
         FORKER.store(this_thread(), Ordering::SeqCst);
     }
     let uffd = state.uffd.as_ref().and_then(|u| u.as_ref().ok());
-    for Apart { window, part, snapshot, is_private } in apart {
+    for PrivatePages { window, part, snapshot, is_private } in apart {
         let shadow = state.windows[*window].shadow(part.pages.start);
         let job = Job::new(Kind::GiveBack, &part.pages, shadow, part.protection);
         // SAFETY: pages of the window's file; the lock keeps every other conversion away.
@@ -227,7 +227,7 @@ extern "C" fn in_child() {
         unsafe { inherit(part, *offset, *file) };
     }
     // The others are private already, and the child's own.
-    for Apart { window, part, .. } in apart.iter().filter(|apart| !apart.is_private) {
+    for PrivatePages { window, part, .. } in apart.iter().filter(|apart| !apart.is_private) {
         if let Some(window) = state.windows.get(*window) {
             let offset = window.offset(part.pages.start);
             // SAFETY: as above.
@@ -243,7 +243,7 @@ extern "C" fn in_child() {
             libc::close(read);
         }
     }
-    for Apart { snapshot, part, .. } in &apart {
+    for PrivatePages { snapshot, part, .. } in &apart {
         unmap(*snapshot, part.pages.len());
     }
     FORKER.store(0, Ordering::SeqCst);
@@ -294,7 +294,10 @@ unsafe fn inherit(part: &Part, offset: usize, file: i32) {
 impl State {
     /// All pages that are shared: those that the child is to copy, with their places in the files and the files, and
     /// those of `early`, which are to be set apart.
-    fn shared_parts(&self, mut early: Vec<Range<usize>>) -> (Vec<(Part, usize, i32)>, Vec<Apart>) {
+    fn shared_parts(
+        &self,
+        mut early: Vec<Range<usize>>,
+    ) -> (Vec<(Part, usize, i32)>, Vec<PrivatePages>) {
         early.sort_by_key(|p| p.start);
         early.dedup_by(|next, last| {
             let joins = next.start <= last.end;
@@ -328,7 +331,7 @@ impl State {
                         let piece = rest.start..end;
                         rest.start = end;
                         match stage(piece.len()) {
-                            Ok(snapshot) => apart.push(Apart {
+                            Ok(snapshot) => apart.push(PrivatePages {
                                 window: at,
                                 part: Part { pages: piece, protection },
                                 snapshot,
@@ -370,9 +373,9 @@ impl State {
     }
 
     /// Shares pages again, with what was written there meanwhile.
-    fn share_again(&mut self, apart: Vec<Apart>) {
+    fn share_again(&mut self, apart: Vec<PrivatePages>) {
         let Some(own) = own::there() else { return };
-        for Apart { window, part, snapshot, is_private } in apart {
+        for PrivatePages { window, part, snapshot, is_private } in apart {
             let uffd = self.uffd.as_ref().and_then(|u| u.as_ref().ok());
             let shadow = self.windows[window].shadow(part.pages.start);
             let job = Job::new(Kind::Merge, &part.pages, shadow, part.protection);

@@ -50,7 +50,7 @@ pub enum Reply {
     /// The number of a new id.
     Id(u32),
     /// Number of events of the id that the program has taken.
-    Taken(u32),
+    EventsReported(u32),
     /// The answer to `QUERY_ROUTE`.
     Route(Ends),
     /// The answer to `QUERY` for addresses.
@@ -134,7 +134,7 @@ impl Reply {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Reply::None => Vec::new(),
-            Reply::Id(n) | Reply::Taken(n) => n.to_ne_bytes().to_vec(),
+            Reply::Id(n) | Reply::EventsReported(n) => n.to_ne_bytes().to_vec(),
             Reply::Route(ends) => route(ends),
             Reply::Addr(ends) => addresses(ends),
             Reply::Path => vec![0; PATH_LEN],

@@ -323,7 +323,7 @@ impl State {
                 return self.create(channel, uid, port_space, qp_type).map(Outcome::Done);
             }
             Command::DestroyId { id } => {
-                return Ok(Outcome::Done(Reply::Taken(self.destroy(id, outside))));
+                return Ok(Outcome::Done(Reply::EventsReported(self.destroy(id, outside))));
             }
             Command::Bind { id, addr } => self.bind(id, addr, outside)?,
             Command::ResolveAddr { id, src, dst } => self.resolve_addr(id, src, dst, outside)?,
@@ -487,7 +487,7 @@ impl State {
             self.channels.entry(to).or_default().waiting.extend(moved);
             self.changed.extend([from, to]);
         }
-        Ok(Outcome::Done(Reply::Taken(taken)))
+        Ok(Outcome::Done(Reply::EventsReported(taken)))
     }
 
     /// Returns the oldest event of a channel, which stays in the queue until

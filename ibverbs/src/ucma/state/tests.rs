@@ -181,7 +181,7 @@ impl Process {
 
     pub(super) fn destroy(&mut self, id: u32) -> u32 {
         match self.try_do(Command::DestroyId { id }) {
-            Ok(Outcome::Done(Reply::Taken(n))) => n,
+            Ok(Outcome::Done(Reply::EventsReported(n))) => n,
             other => panic!("{other:?}"),
         }
     }

@@ -125,7 +125,7 @@ fn test_migrated_id_takes_its_events_to_the_other_channel() {
     p.state.take_changed();
     let migrate = Command::MigrateId { id: listening, from: Descriptor(0) };
     let moved = p.state.handle(to, migrate, &mut p.rnic);
-    assert_eq!(moved, Ok(Outcome::Done(Reply::Taken(1))));
+    assert_eq!(moved, Ok(Outcome::Done(Reply::EventsReported(1))));
     assert_eq!((p.state.waiting(p.channel), p.state.waiting(to)), (1, 1));
     let mut changed = p.state.take_changed();
     changed.sort();
