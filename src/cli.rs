@@ -46,7 +46,7 @@ const VERSION: &str =
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Measure throughput, latency or rate
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Serve the RDMA programs of other hosts: rping, perftest and more
     Serve(serve::Args),
     /// Run a program for libibverbs on an RNIC of this host: Debian's own, without a kernel module

@@ -4,7 +4,6 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use heddle_ctl::{ConnPage, ConnStatus, Question};
-use heddle_ctl::{ConnStatus, Question};
 use heddle_dataplane::WorkerSnapshot;
 use heddle_socket::Fault;
 use heddle_socket::admin::{

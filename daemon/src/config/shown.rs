@@ -175,7 +175,7 @@ fn port(p: &Port) -> file::Port {
         PortSource::Vdev(vdev) => (word(vdev), None),
         PortSource::Device(pci) => (None, word(pci)),
     };
-    let route = |r: &Route| file::Route { to: word(&r.dest), via: word(&r.via) };
+    let route = |r: &Route| file::Route { to: word(r.dest), via: word(r.via) };
     file::Port {
         name: word(&p.name),
         vdev,

@@ -8,10 +8,7 @@ const OK: CqeStatus = CqeStatus::Success;
 /// Bytes of a page.
 const P: usize = 4096;
 const PAGE: u64 = 4096;
-const _: () = assert!(
-    heddle_types::heddle_types::heddle_types::heddle_types::heddle_types::heddle_types::mr::PAGE
-        == PAGE
-);
+const _: () = assert!(heddle_types::mr::PAGE == PAGE);
 
 /// A page list of one side: an STag with tagged offsets from 0, and the place of each of its bytes
 /// in the region.
