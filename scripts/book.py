@@ -42,7 +42,8 @@ def links(page, text):
 
 
 def tracked(directory):
-    out = subprocess.run(["git", "ls-files", "-z", directory], cwd=ROOT, check=True, capture_output=True)
+    command = ["git", "ls-files", "-z", directory]
+    out = subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return [f for f in out.stdout.decode().split("\0") if f]
 
 
@@ -54,7 +55,8 @@ def listing(directory, pages):
         rows.append(f'<li><a href="{link}">{name}</a></li>')
     title = escape(directory)
     body = "\n".join(rows)
-    return f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>{title}</title>\n<h1>{title}</h1>\n<ul>\n{body}\n</ul>\n'
+    head = f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>{title}</title>\n'
+    return f"{head}<h1>{title}</h1>\n<ul>\n{body}\n</ul>\n"
 
 
 def copy(file, out):
@@ -114,13 +116,15 @@ def check(book):
                 continue
             # The page for wrong addresses is served from anywhere, so its links begin at the top.
             base = book if url.path.startswith("/") or path.name == "404.html" else path.parent
-            target = (base / unquote(url.path).lstrip("/")).resolve() if url.path else path.resolve()
+            target = base / unquote(url.path).lstrip("/") if url.path else path
+            target = target.resolve()
             if target.is_dir():
                 target /= "index.html"
             where = f"{path.relative_to(book)}: {link}"
             if not target.exists():
                 faults.append(f"{where}: there is no such file")
-            elif url.fragment and target in pages and unquote(url.fragment) not in pages[target].anchors:
+            elif (url.fragment and target in pages
+                    and unquote(url.fragment) not in pages[target].anchors):
                 faults.append(f"{where}: there is no such anchor")
     for fault in faults:
         print(fault, file=sys.stderr)

@@ -126,7 +126,8 @@ need_nextest() {
 need_mdbook() {
     local tools=$ROOT/target/tools version=0.5.4
     if [[ $("$tools/bin/mdbook" --version 2>/dev/null) != "mdbook v$version" ]]; then
-        command -v cargo >/dev/null || die "cargo is missing: install Rust first (https://rustup.rs)"
+        command -v cargo >/dev/null ||
+            die "cargo is missing: install Rust first (https://rustup.rs)"
         say "installing mdbook"
         # A debug build is quick enough for some seventy pages.
         cargo install --locked --debug --quiet --no-default-features --features search \

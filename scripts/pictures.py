@@ -13,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# DejaVu Sans is as wide as any face that a browser may take in its place, so no text leaves its box.
+# DejaVu Sans is as wide as any face that a browser may take in its place, so no text leaves its
+# box.
 FONT = "DejaVu Sans"
 DEFAULTS = [
     "-Gbgcolor=transparent", f"-Gfontname={FONT}", "-Gfontsize=11", "-Gpad=0.2",
@@ -61,8 +62,10 @@ def style():
 
 def draw(source):
     text = source.read_bytes()
-    svg = subprocess.run(["dot", "-Tsvg", *DEFAULTS, source], check=True, capture_output=True, text=True).stdout
-    # The version of Graphviz and the names of boxes are noise: tooltips, and changes without a change.
+    command = ["dot", "-Tsvg", *DEFAULTS, source]
+    svg = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # The version of Graphviz and the names of boxes are noise: tooltips, and changes without a
+    # change.
     svg = re.sub(r"<!--.*?-->\n?", "", svg, flags=re.S)
     svg = re.sub(r"<title>.*?</title>\n?", "", svg, flags=re.S)
     svg = re.sub(r' (fill|stroke|font-family)="[^"]*"', "", svg)
@@ -70,7 +73,8 @@ def draw(source):
     # A space at the front of a label keeps the label off its line; viewers drop an ordinary space.
     svg = re.sub(r"(<text[^>]*>) ", r"\1&#160;", svg)
     # The first line of a box is its name.
-    svg = re.sub(r'(<g id="node\d+" class="node[^"]*">\n<path[^>]*/>\n<text )', r'\1font-weight="bold" ', svg)
+    first = r'(<g id="node\d+" class="node[^"]*">\n<path[^>]*/>\n<text )'
+    svg = re.sub(first, r'\1font-weight="bold" ', svg)
     box = re.search(r'viewBox="([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+)"', svg)
     page = f'<rect class="page" width="{box[3]}" height="{box[4]}" rx="6"/>'
     mark = f"<!-- sha256 of the source: {hashlib.sha256(text).hexdigest()} -->"

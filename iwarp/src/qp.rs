@@ -186,11 +186,14 @@ impl QpContext {
 
     /// Posts a request to the send queue, from any source. Only a full queue is an error here.
     ///
-    /// A request that breaks the rules of [`check_send`](heddle_types::check_send) completes in its turn as
-    /// [`CqeStatus::LocalQpOperation`](heddle_types::CqeStatus::LocalQpOperation) and ends the stream, as does a request whose SGEs turn out
+    /// A request that breaks the rules of [`check_send`] completes in its turn as
+    /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does a request whose SGEs turn out
     /// bad when the QP sends the data. A request posted after [`close`](QpContext::close) also
     /// completes so, with [`PostError::Closing`], but does not end the stream. After the end of the
     /// stream the QP flushes each new request.
+    ///
+    /// [`check_send`]: heddle_types::check_send
+    /// [`CqeStatus::LocalQpOperation`]: heddle_types::CqeStatus::LocalQpOperation
     #[inline(always)]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.sq.is_full() {
@@ -219,11 +222,15 @@ impl QpContext {
     }
 
     /// Posts a buffer for an incoming Send. The QP checks its SGEs when data comes for them; a
-    /// buffer that breaks the rules of [`check_recv`](heddle_types::check_recv) ends the stream when a message comes for it.
+    /// buffer that breaks the rules of [`check_recv`] ends the stream when a message comes for it.
     ///
     /// On a QP that has failed, or whose peer has closed, the buffer completes at once as
-    /// [`CqeStatus::Flushed`](heddle_types::CqeStatus::Flushed), or as [`CqeStatus::LocalQpOperation`](heddle_types::CqeStatus::LocalQpOperation) if it breaks a rule, with the
+    /// [`CqeStatus::Flushed`], or as [`CqeStatus::LocalQpOperation`] if it breaks a rule, with the
     /// rule that it breaks.
+    ///
+    /// [`check_recv`]: heddle_types::check_recv
+    /// [`CqeStatus::Flushed`]: heddle_types::CqeStatus::Flushed
+    /// [`CqeStatus::LocalQpOperation`]: heddle_types::CqeStatus::LocalQpOperation
     #[inline(always)]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.rq.is_full() {

@@ -194,7 +194,8 @@ pub(crate) fn warnings(report: &BenchReport, spec: &BenchSpec) -> Vec<String> {
     let lossless = matches!(report.wire, Wire::Ring | Wire::Loop) && spec.faults.is_none();
     if lossless && report.drops > 0 {
         all.push(format!(
-            "{} frames were dropped for want of room, though the wire loses none: the figures have their repair in them",
+            "{} frames were dropped for want of room, though the wire loses none: the figures have \
+             their repair in them",
             report.drops
         ));
     } else if lossless && report.retransmits > 0 {
