@@ -45,8 +45,16 @@ impl core::fmt::Debug for Logging {
 /// Makes the filter. `RUST_LOG` sets it in detail; `level` is for everything that `RUST_LOG` does
 /// not name.
 fn filter(level: LevelFilter) -> EnvFilter {
-    EnvFilter::builder().with_default_directive(level.into()).from_env_lossy()
+    let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
+    match format!("{REPORT}=info").parse() {
+        Ok(reports) => filter.add_directive(reports),
+        Err(_) => filter,
+    }
 }
+
+/// The target of what `heddle serve` prints where the log is text. These lines come whatever the
+/// level is.
+pub const REPORT: &str = "heddle::report";
 
 fn lines(format: LogFormat) -> Lines {
     let lines = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());

@@ -79,7 +79,7 @@ fn json(path: &Path) -> Value {
 }
 
 #[test]
-fn test_bench_writes_one_object_for_one_size() {
+fn test_bench_writes_figures_of_one_size() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("r.json");
     let line = format!(
@@ -88,8 +88,8 @@ fn test_bench_writes_one_object_for_one_size() {
         file.display()
     );
     let (out, _) = run(&line, 0);
-    assert_eq!(out.lines().count(), 2, "{out}");
-    let v = json(&file);
+    assert_eq!(out.lines().count(), 3, "{out}");
+    let v = &json(&file)["results"][0]["runs"][0];
     for (field, want) in [
         ("op", Value::from("send")),
         ("mode", "bw".into()),
@@ -113,20 +113,23 @@ fn test_bench_writes_one_object_for_one_size() {
 }
 
 #[test]
-fn test_bench_writes_an_array_for_several_sizes() {
+fn test_bench_writes_a_point_for_each_size() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("r.json");
     run(&format!("bench --inline --sizes 512..4K --iters 50 --json {}", file.display()), 0);
     let v = json(&file);
-    let sizes: Vec<_> = v.as_array().unwrap().iter().map(|r| r["size"].as_u64().unwrap()).collect();
+    let points = v["results"].as_array().unwrap();
+    let sizes: Vec<_> = points.iter().map(|r| r["size"].as_u64().unwrap()).collect();
     assert_eq!(sizes, [512, 1024, 2048, 4096]);
-    assert!(v.as_array().unwrap().iter().all(|r| r["verified"] == false && r["ops"] == 50));
+    let runs = |p: &Value| p["runs"].as_array().unwrap().clone();
+    assert!(points.iter().all(|p| runs(p).len() == 1));
+    assert!(points.iter().flat_map(runs).all(|r| r["verified"] == false && r["ops"] == 50));
 }
 
 #[test]
 fn test_bench_fails_when_the_figures_cannot_be_written() {
-    let (_, err) = run("bench --inline --iters 5 --json /nonexistent/r.json", 1);
-    assert!(err.starts_with("heddle: cannot write /nonexistent/r.json"), "{err}");
+    let (_, err) = run("bench --inline --iters 5 --json /nonexistent/r.json", 2);
+    assert!(err.starts_with("heddle: --json: /nonexistent/r.json: there is no directory"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
 }
 
@@ -396,8 +399,10 @@ fn clients_of_all_services(m: &Memif) {
             0,
         );
         let v = json(&file);
-        let all = v.as_array().expect("several sizes");
-        assert!(all.iter().all(|r| r["verified"] == true && r["wire"] == "vdev"), "{v}");
+        let all = v["results"].as_array().expect("several sizes");
+        let run = |point: &Value| point["runs"][0].clone();
+        let mut runs = all.iter().map(run);
+        assert!(runs.all(|r| r["verified"] == true && r["wire"] == "vdev"), "{v}");
     }
     // The rping service does not accept the bench as its own client, and the bench says so.
     let (_, err) = run_client(&format!("{bench} --connect 10.1.0.1:7174 --ip 10.1.0.20/24"), 1);

@@ -82,7 +82,9 @@ fn test_man_pages_have_every_option_of_the_help_and_render_without_complaint() {
         args.push("--help");
         let help = stdout(&args);
         let options = help.split_whitespace().filter(|w| w.starts_with("--"));
-        for option in options.map(|o| o.trim_end_matches(|c: char| !c.is_ascii_alphanumeric())) {
+        // `--option[=<VALUE>]` and `--option,` too.
+        let end = |c: char| !(c.is_ascii_alphanumeric() || c == '-');
+        for option in options.map(|o| o.split(end).next().unwrap()) {
             assert!(page.contains(option), "{name:?} has no {option}");
         }
         assert_eq!(complaints("groff", &["-ww", "-man", "-z", "-Tutf8"], &path), "", "{name:?}");
