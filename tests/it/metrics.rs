@@ -103,6 +103,7 @@ fn test_server_names_taken_metrics_address_and_does_not_start() {
 fn test_server_with_json_log_prints_json_lines_alone() {
     let dir = tempfile::tempdir().unwrap();
     let (file, socket) = (dir.path().join("heddle.toml"), dir.path().join("sock"));
+    let log = dir.path().join("log");
     let config = |vdev: &str| {
         format!(
             "[log]\nformat = \"json\"\n[memory]\nregistered = 16\n[[port]]\nvdev = \"{vdev}\"\n\
@@ -114,12 +115,13 @@ fn test_server_with_json_log_prints_json_lines_alone() {
     let serve = || {
         let mut c = Command::new(env!("CARGO_BIN_EXE_heddle"));
         c.args(["serve", "--config"]).arg(&file);
-        c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        let log = std::fs::File::create(&log).unwrap();
+        c.stdout(Stdio::piped()).stderr(log).spawn().unwrap()
     };
     let messages = |child: Child| {
         let out = child.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout), "");
-        let log = String::from_utf8(out.stderr).unwrap();
+        let log = std::fs::read_to_string(&log).unwrap();
         let line = |line: &str| {
             let line: serde_json::Value = serde_json::from_str(line).expect(line);
             line["fields"].clone()
@@ -129,10 +131,12 @@ fn test_server_with_json_log_prints_json_lines_alone() {
     std::fs::write(&file, config("net_null0,no-rx=1")).unwrap();
     let server = serve();
     let until = std::time::Instant::now() + Duration::from_secs(60);
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+    while !std::fs::read_to_string(&log).unwrap().contains("listening on") {
         assert!(std::time::Instant::now() < until, "it does not come up");
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Until the worker has announced its address, which it counts.
+    std::thread::sleep(Duration::from_secs(1));
     let sent = Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
     assert!(sent.success());
     let (code, lines) = messages(server);
