@@ -31,7 +31,7 @@ fn server(
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let _ = send(&theirs, opened.as_bytes(), &fds);
         for line in lines {
-            // What the client only tells gets no answer, and may come between any two requests.
+            // A message that asks nothing gets no answer, and may come between any two requests.
             let asks = |request: &Result<String, _>| {
                 request.as_ref().map_or(true, |r| !r.contains("\"id\":0,"))
             };
