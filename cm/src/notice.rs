@@ -12,7 +12,7 @@ use heddle_types::{DialogueError, ListenerId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// There is no listener (any more) at the address that the connection came to.
-    #[error("nobody listens there")]
+    #[error("no application listens there")]
     NotListening,
     /// The listener has all the start-ups it may have, and each of them waits for the application's
     /// answer.

@@ -59,7 +59,7 @@ pub struct Client {
     cqs: Cqs,
     phase: Phase,
     outcome: Outcome,
-    /// The intervals that had ended when the engine was done, until somebody takes them.
+    /// The intervals that had ended when the engine was done, until the caller takes them.
     intervals: Vec<Interval>,
     started: usize,
     up: usize,

@@ -74,7 +74,7 @@ struct Intervals {
     ops: u64,
     /// The times of the operations before the current interval.
     times: Recorder,
-    /// Intervals that have ended, and that nobody has taken yet.
+    /// Intervals that have ended, and that the caller has not taken yet.
     done: Vec<Interval>,
 }
 
