@@ -114,8 +114,9 @@ pub use heddle_dataplane::{
 };
 pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
 pub use heddle_iwarp::rdmap::{CopiedHeader, ReadRequest, Terminate};
-pub use heddle_iwarp::{MrTable, Msn, QpCounters};
-pub use heddle_rnic::RnicCounters;
+pub use heddle_iwarp::{Msn, QpCounters};
+pub use heddle_mr::MrTable;
+pub use heddle_rnic::{RnicCounters, RnicSums};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, Keepalive, PeerLimit, Route, SpreadError,
     StackCounters, check_addrs,

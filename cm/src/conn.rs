@@ -25,10 +25,9 @@ use core::time::Duration;
 use heddle_base::Instant;
 use heddle_iwarp::QpEvent;
 use heddle_rnic::Order;
-use heddle_tcp::ConnId;
 use heddle_types::{
-    AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectFailure, DisconnectReason, Event,
-    ListenerId, QpSpec, Qpn, RequestError, RnicError, TerminatePayload, WorkerId,
+    AcceptTerms, AppId, CloseReason, CmId, ConnId, ConnectError, ConnectFailure, DisconnectReason,
+    Event, ListenerId, QpSpec, Qpn, RequestError, RnicError, TerminatePayload, WorkerId,
 };
 
 use crate::counters::CmCounters;

@@ -17,8 +17,7 @@ use core::time::Duration;
 
 use heddle_base::{Histogram, Instant};
 use heddle_rnic::Order;
-use heddle_tcp::ConnId;
-use heddle_types::{AppId, CmId, Event, ListenerId, RequestError, TenantId, WorkerId};
+use heddle_types::{AppId, CmId, ConnId, Event, ListenerId, RequestError, TenantId, WorkerId};
 
 use crate::claims::Claims;
 use crate::config::CmConfig;

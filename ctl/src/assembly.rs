@@ -11,8 +11,7 @@ use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
     PortConfig, PortError, PortSource, QueueSpread, Topology, Worker, WorkerConfig, home,
 };
-use heddle_iwarp::MrTable;
-use heddle_iwarp::mr::Pins;
+use heddle_mr::{MrTable, Pins};
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
 use heddle_types::WorkerId;
@@ -357,7 +356,7 @@ impl Shared<'_> {
         let external = ExternalMemory::new(self.mrs.capacity());
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index,
-            rnic: RnicConfig {
+            engine: RnicConfig {
                 stack,
                 max_held_frames: held,
                 max_snapshot_bytes: held * usize::from(setup.mtu),

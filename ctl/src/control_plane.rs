@@ -183,10 +183,10 @@ impl Control {
         let mut busy = false;
         loop {
             match self.links[w].recv() {
-                Ok(WorkerReport::Rnic(Report::Datagram(d))) => {
+                Ok(WorkerReport::Engine(Report::Datagram(d))) => {
                     self.cm.handle_datagram(now, WorkerId(w), &d.bytes);
                 }
-                Ok(WorkerReport::Rnic(report)) => self.cm.handle_report(now, WorkerId(w), report),
+                Ok(WorkerReport::Engine(report)) => self.cm.handle_report(now, WorkerId(w), report),
                 Ok(WorkerReport::Snapshot(s)) => self.links[w].answer(s),
                 Ok(WorkerReport::Inspected(facts)) => {
                     if let Some(number) = self.links[w].answered() {
@@ -244,7 +244,7 @@ impl Control {
                     return self.cm.handle_report(self.now, WorkerId(worker), report);
                 };
                 let app = qp.app();
-                Command::EnterFpduMode { conn, mode, app, qp: Box::new(WorkerQp::new(qp)) }
+                Command::Enter { conn, mode, app, qp: Box::new(WorkerQp::new(qp)) }
             }
             order => Command::Order(order),
         };

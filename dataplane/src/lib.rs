@@ -50,10 +50,27 @@ pub use port::{
 pub use rest::{Parker, RestCounters, RestShown};
 pub use tx::TxBuildCounters;
 
-pub use worker::{
-    Command, CommandSender, ConnFacts, Doorbells, INSPECT_MAX, NoReport, QpFacts, ReportReceiver,
-    Worker, WorkerConfig, WorkerCounters, WorkerReport, WorkerSnapshot, WorkerTimes, steer,
-};
+pub use rx::RxMbuf;
+pub use worker::{Doorbells, INSPECT_MAX, NoReport, WorkerCounters, WorkerTimes, steer};
+
+/// The engine of iWARP over TCP, on mbufs.
+pub type MbufRnic = heddle_rnic::Rnic<RxMbuf>;
+/// A [worker](worker::Worker) with the engine of iWARP over TCP.
+pub type Worker = worker::Worker<MbufRnic>;
+/// The parts and settings of a [`Worker`].
+pub type WorkerConfig = worker::WorkerConfig<MbufRnic>;
+/// An order to a [`Worker`].
+pub type Command = worker::Command<MbufRnic>;
+/// The control plane's end of the ring of orders to a [`Worker`].
+pub type CommandSender = worker::CommandSender<MbufRnic>;
+/// News and answers from a [`Worker`] to the control plane.
+pub type WorkerReport = worker::WorkerReport<MbufRnic>;
+/// The control plane's end of the rings of reports from a [`Worker`].
+pub type ReportReceiver = worker::ReportReceiver<MbufRnic>;
+/// All counters and measurements of a [`Worker`].
+pub type WorkerSnapshot = worker::WorkerSnapshot<heddle_rnic::RnicSums>;
+/// The state of a connection of a [`Worker`].
+pub type ConnFacts = worker::ConnFacts<heddle_rnic::RnicFacts>;
 
 /// Frames that one call of [`RxQueue::burst`] or [`TxQueue::burst`] usually moves.
 pub const BURST: usize = 64;

@@ -14,7 +14,7 @@ const MIN_PAYLOAD: usize = 64;
 
 /// An mbuf, and the CRC of its payload if the checksum pass computed one ([`RnicFrame`]).
 #[derive(Debug)]
-pub(crate) struct RxMbuf {
+pub struct RxMbuf {
     mbuf: Mbuf,
     digest: Option<Digest>,
     /// Whether to compute a digest.

@@ -2,8 +2,8 @@
 
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
-use heddle_iwarp::{MemRange, Memory};
-use heddle_rnic::{Offload, TxSink};
+use heddle_engine::{Offload, TxSink};
+use heddle_mr::{MemRange, Memory};
 use heddle_verbs::memory::{RegionId, RegionMemory};
 
 use crate::extmem::ExternalMemory;
@@ -338,7 +338,7 @@ impl TxSink for MbufSink<'_> {
     }
 
     #[inline]
-    fn fpdu(&mut self, header: &[u8], head: &[u8], payload: MemRange, tail: &[u8]) {
+    fn message(&mut self, header: &[u8], head: &[u8], payload: MemRange, tail: &[u8]) {
         if payload.len() < TX_COPY_BELOW || !self.tx.queue.supports_multi_segs() {
             self.bytes(header);
             self.bytes(head);

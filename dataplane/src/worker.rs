@@ -1,15 +1,16 @@
 //! The worker: one thread's share of the RNIC, from the port's queue to the applications' rings.
+//!
+//! The worker moves frames, work requests and completions, and knows no protocol: that is its
+//! [`Engine`]'s. The crate's root has the types of this module for the engine of iWARP over TCP.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
-use heddle_iwarp::mr::Pins;
-use heddle_iwarp::{MrTable, Untaken};
-use heddle_rnic::{Event, Report, Rnic, RnicConfig};
-use heddle_tcp::ConnId;
-use heddle_types::AppId;
+use heddle_engine::{Change, Engine, QueuePair as _, Untaken};
+use heddle_mr::{MrTable, Pins};
+use heddle_types::{AppId, ConnId};
 use heddle_verbs::Waker;
 use heddle_verbs::memory::{RegionMemory, RegionTable};
 use heddle_verbs::ring::Entry;
@@ -35,7 +36,7 @@ mod tests;
 mod times;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};
-pub use inspect::{ConnFacts, INSPECT_MAX, QpFacts};
+pub use inspect::{ConnFacts, INSPECT_MAX};
 pub use queues::Doorbells;
 pub use snapshot::WorkerSnapshot;
 pub use times::WorkerTimes;
@@ -86,11 +87,11 @@ heddle_base::counters! {
 
 /// The parts and settings of a worker.
 #[derive(Debug)]
-pub struct WorkerConfig {
+pub struct WorkerConfig<E: Engine> {
     /// The worker's number among the workers of its RNIC.
     pub index: usize,
-    /// Addresses, limits and seed of the RNIC.
-    pub rnic: RnicConfig,
+    /// Limits and settings of the engine.
+    pub engine: E::Config,
     /// The source of frames: a receive queue of the port, or an end that [`steer::share`] made of
     /// it.
     pub rx: RxEnd,
@@ -118,8 +119,8 @@ pub struct WorkerConfig {
 /// A worker owns a pair of port queues, the connections on them, their queue pairs and timers. A
 /// single thread calls [`poll`](Worker::poll), over and over. When the worker is dropped, also by a
 /// panic, all its queue pairs end, and the control plane gets a report.
-pub struct Worker {
-    rnic: Rnic<RxMbuf>,
+pub struct Worker<E: Engine<Frame = RxMbuf>> {
+    engine: E,
     rx: RxEnd,
     tx: Tx,
     mem: RegionMemory,
@@ -128,8 +129,8 @@ pub struct Worker {
     frames: ArrayVec<Mbuf, RX_BURST>,
     /// Frames that the worker may free.
     done: ArrayVec<Mbuf, RX_BURST>,
-    commands: Consumer<Command>,
-    reports: ReportSender,
+    commands: Consumer<Command<E>>,
+    reports: ReportSender<E>,
     queues: Queues,
     /// The queue pair that is about to get its connection.
     entering: Option<(ConnId, AppId, Box<WorkerQp>)>,
@@ -142,30 +143,30 @@ pub struct Worker {
     /// The beginning of the last turn.
     began: Instant,
     watch: Stopwatch,
-    snapshots: Snapshots,
-    /// Configuration of the RNIC that takes the place of a failed one.
-    closed: Box<RnicConfig>,
+    snapshots: Snapshots<E::Counters>,
+    /// The engine's configuration, for the engine that takes the place of a failed one.
+    config: Box<E::Config>,
     /// The worker has ended by a defect: see [`end`](Worker::end).
     ended: bool,
 }
 
-impl std::fmt::Debug for Worker {
+impl<E: Engine<Frame = RxMbuf>> std::fmt::Debug for Worker<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Worker").field("rnic", &self.rnic).finish_non_exhaustive()
+        f.debug_struct("Worker").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 
-impl Worker {
+impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     /// Returns a worker, and the control plane's ends of its rings.
-    pub fn new(mut config: WorkerConfig) -> (Worker, CommandSender, ReportReceiver) {
+    pub fn new(config: WorkerConfig<E>) -> (Worker<E>, CommandSender<E>, ReportReceiver<E>) {
         // Fault injection needs frames, so connections of the RNIC with itself must use them.
-        config.rnic.hand_over &= config.fault.is_none();
-        let conns = config.rnic.stack.max_conns;
+        let frames_only = config.fault.is_some();
+        let conns = E::max_conns(&config.engine);
         let (commands_in, commands) = ring(RING);
         let (reports, reports_out) = control::reports(config.waker);
-        let closed = Box::new(config.rnic.clone());
         let worker = Worker {
-            rnic: Rnic::new(config.rnic, config.mrs),
+            config: Box::new(config.engine.clone()),
+            engine: E::new(config.engine, config.mrs, frames_only),
             rx: config.rx,
             tx: Tx::new(config.tx, config.pool, config.external, config.fault),
             mem: RegionMemory::new(config.regions),
@@ -182,17 +183,16 @@ impl Worker {
             counters: WorkerCounters::default(),
             began: Instant::ZERO,
             watch: Stopwatch::default(),
-            snapshots: Snapshots::default(),
-            closed,
+            snapshots: Snapshots::new(),
             ended: false,
         };
         (worker, CommandSender::new(commands_in), reports_out)
     }
 
-    /// Returns the counts of the FPDUs that refer to registered memory, for callers that hand
-    /// memory back.
+    /// Returns the counts of references that the engine keeps to registered memory, for callers that
+    /// hand memory back.
     pub fn pins(&self) -> Arc<Pins> {
-        self.rnic.pins()
+        self.engine.pins()
     }
 
     /// Returns the time of the worker's clock.
@@ -214,7 +214,7 @@ impl Worker {
         // frame may answer to a receive buffer that was posted before the frame was sent.
         busy |= self.take_work_requests();
         // Most turns of a worker that spins end here.
-        if busy || !self.rnic.is_idle(now) || !self.tx.is_idle() {
+        if busy || !self.engine.is_idle(now) || !self.tx.is_idle() {
             busy |= self.work(now);
         }
         // Nothing found in a table above is used below.
@@ -245,11 +245,11 @@ impl Worker {
     fn work(&mut self, now: Instant) -> bool {
         self.handle_frames(now);
         let mut busy = false;
-        if self.rnic.is_due(now) {
-            self.rnic.handle_timeouts(now);
+        if self.engine.is_due(now) {
+            self.engine.handle_timeouts(now);
             busy = true;
         }
-        if self.rnic.has_handed() {
+        if self.engine.has_handed() {
             self.hand_over(now);
             busy = true;
         }
@@ -299,13 +299,13 @@ impl Worker {
 
     #[inline]
     fn handle_frames(&mut self, now: Instant) {
-        // The RNIC keeps a frame that must wait; this worker frees the others together.
-        let Worker { rnic, mem, queues, entry, frames, .. } = self;
+        // The engine keeps a frame that must wait; this worker frees the others together.
+        let Worker { engine, mem, queues, entry, frames, .. } = self;
         let posted = NotTaken::new(queues, entry);
         let posted = Untaken::new(&posted);
         for frame in frames.drain(..) {
-            let frame = RxMbuf::new(frame, rnic.wants_crc());
-            if let Some(done) = rnic.handle_frame_with(now, mem, &posted, frame) {
+            let frame = RxMbuf::new(frame, engine.wants_digest());
+            if let Some(done) = engine.handle_frame(now, mem, &posted, frame) {
                 // `done` is as large as `frames`.
                 self.done.push(done.into_mbuf());
             }
@@ -316,9 +316,9 @@ impl Worker {
     /// Lets connections of the RNIC with itself make progress.
     #[inline(never)]
     fn hand_over(&mut self, now: Instant) {
-        let Worker { rnic, mem, queues, entry, .. } = self;
+        let Worker { engine, mem, queues, entry, .. } = self;
         let posted = NotTaken::new(queues, entry);
-        rnic.hand_over_with(now, mem, &Untaken::new(&posted));
+        engine.hand_over(now, mem, &Untaken::new(&posted));
     }
 
     /// Takes frames one at a time, for a deterministic run whose answers must not depend on the
@@ -337,23 +337,22 @@ impl Worker {
     #[inline]
     fn deliver(&mut self) -> bool {
         let mut busy = self.collect_completions();
-        while self.rnic.has_events() {
+        while self.engine.has_events() {
             busy = true;
             if self.reports_are_full() {
                 break;
             }
-            if let Some(event) = self.rnic.poll_event() {
-                if let Event::Qp { conn, .. } = event {
-                    self.tell_state(conn);
-                }
-                if let Event::Closed { conn, .. } = event {
+            if let Some((change, report)) = self.engine.poll_event() {
+                match change {
+                    Change::None => {}
+                    Change::State(conn) => self.tell_state(conn),
                     // A control plane that learns of the end finds everything completed.
-                    self.end_qp(conn);
+                    Change::Closed(conn) => self.end_qp(conn),
                 }
-                self.report(Report::Event(event));
+                self.report(report);
             }
         }
-        if self.rnic.has_datagrams() {
+        if self.engine.has_datagrams() {
             self.deliver_datagrams();
         }
         self.queues.notify();
@@ -364,7 +363,7 @@ impl Worker {
     #[cold]
     #[inline(never)]
     fn deliver_datagrams(&mut self) {
-        while let Some(datagram) = self.rnic.poll_datagram() {
+        while let Some(datagram) = self.engine.poll_datagram() {
             let sent = self.reports.send_datagram(datagram);
             self.counters.datagrams_dropped += u64::from(!sent);
         }
@@ -373,7 +372,7 @@ impl Worker {
     /// Shows an application the state of a queue pair, which an order or an event may have changed.
     fn tell_state(&mut self, conn: ConnId) {
         if let Some(slot) = self.queues.of(conn)
-            && let Some(qp) = self.rnic.qp(conn)
+            && let Some(qp) = self.engine.qp(conn)
         {
             slot.qp.tell_state(qp.state());
         }
@@ -386,8 +385,8 @@ impl Worker {
     }
 
     /// Sends a report. There is room: no other code sends reports, and the caller has checked.
-    fn report(&mut self, report: Report) {
-        self.reports.send(WorkerReport::Rnic(report));
+    fn report(&mut self, report: E::Report) {
+        self.reports.send(WorkerReport::Engine(report));
     }
 
     #[inline]
@@ -395,7 +394,7 @@ impl Worker {
         let mut built = 0;
         {
             let mut sink = self.tx.sink(now, &self.mem);
-            while built < TX_BURST && self.rnic.poll_transmit(now, &self.mem, &mut sink) {
+            while built < TX_BURST && self.engine.poll_transmit(now, &self.mem, &mut sink) {
                 built += 1;
             }
         }
@@ -423,7 +422,7 @@ impl Worker {
 
     /// Returns when [`poll`](Worker::poll) has something to do although nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.rnic.poll_timeout()
+        self.engine.poll_timeout()
     }
 
     /// Returns true if no frame waits for the port.

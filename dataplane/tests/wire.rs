@@ -18,9 +18,11 @@ use std::time::Duration;
 use common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
-use heddle_iwarp::{MrTable, QpConfig, Role};
+use heddle_iwarp::{QpConfig, Role};
+use heddle_mr::MrTable;
 use heddle_rnic::{Event, FpduMode, Order, Report, RnicConfig};
-use heddle_tcp::{Cidr, ConnId, StackConfig};
+use heddle_tcp::{Cidr, StackConfig};
+use heddle_types::ConnId;
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::worker::WorkerQp;
@@ -103,7 +105,7 @@ impl Side {
             StackConfig { max_conns: 4, ..StackConfig::new(port.mac(), addr, seed.clone()) };
         let (worker, commands, reports) = Worker::new(WorkerConfig {
             index: 0,
-            rnic: RnicConfig::new(stack, 1024, 1 << 22),
+            engine: RnicConfig::new(stack, 1024, 1 << 22),
             rx: rx.into(),
             tx: tx.into(),
             pool,
@@ -200,7 +202,7 @@ impl Net {
         self.until("a connection", |net| {
             for (side, conn) in net.sides.iter_mut().zip(&mut conns) {
                 while let Ok(report) = side.reports.recv() {
-                    if let WorkerReport::Rnic(Report::Event(
+                    if let WorkerReport::Engine(Report::Event(
                         Event::Connected { conn: c, .. } | Event::Accepted { conn: c, .. },
                     )) = report
                     {
@@ -225,7 +227,7 @@ impl Net {
             let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp });
             let (conn, app) = (conn.unwrap(), side.device.app());
             let qp = Box::new(WorkerQp::new(&side.qp));
-            side.order(Command::EnterFpduMode { conn, mode, app, qp });
+            side.order(Command::Enter { conn, mode, app, qp });
         }
     }
 
@@ -420,7 +422,7 @@ fn check_pieces(name: &str, crc: bool) {
         assert_eq!(of(|s| s.memory.mem_gathered_bytes, from), payload - referenced);
         assert_eq!(of(|s| s.memory.mem_placed_bytes, to), payload, "one copy on receive");
         assert_eq!(of(|s| s.memory.mem_placed_bytes, from), 0);
-        assert_eq!(of(|s| s.rnic.held_copied_bytes, to), 0);
+        assert_eq!(of(|s| s.engine.rnic.held_copied_bytes, to), 0);
 
         // The payload must be right.
         for (i, data) in data.iter().enumerate() {

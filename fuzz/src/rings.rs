@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use heddle_base::Seed;
-use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv};
+use heddle_iwarp::{QpConfig, QpContext, QpEnv};
+use heddle_mr::{MrTable, testing::TestMemory};
 use heddle_types::{
     Access, Data, PostError,
     wr::{MAX_INLINE, MAX_SGES},

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::Seed;
-use heddle_iwarp::MrTable;
+use heddle_mr::MrTable;
 use heddle_socket::document::{Answer, Call, VERSION, to_line};
 use heddle_socket::wire::{Inbox, receive, send};
 use heddle_types::Request as CmRequest;

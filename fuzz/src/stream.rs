@@ -2,12 +2,10 @@
 //! that makes seeds.
 
 use heddle_base::{Seed, StreamPos};
-use heddle_iwarp::ddp::DdpHeader;
 use heddle_iwarp::mpa::decode::{Framing, decode};
 use heddle_iwarp::mpa::{fpdu, markers};
-use heddle_iwarp::rdmap::Opcode;
-use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv, Role};
+use heddle_iwarp::{QpConfig, QpContext, QpEnv, Role, ddp::DdpHeader, rdmap::Opcode};
+use heddle_mr::{MrTable, testing::TestMemory};
 use heddle_types::{Access, Pd, Qpn, Sge, Stag};
 
 /// Bytes of the region, and bytes before and after it.

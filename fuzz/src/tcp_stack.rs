@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use heddle_base::{Instant, Seed, Sum};
 use heddle_tcp::fuzz::Driver;
-use heddle_tcp::{ByteQueue, Cidr, ConnId, FrameOutcome, Stack, StackConfig, TxBody};
+use heddle_tcp::{ByteQueue, Cidr, FrameOutcome, Stack, StackConfig, TxBody};
+use heddle_types::ConnId;
 
 use crate::Seeds;
 use crate::stream::record;

@@ -435,7 +435,7 @@ impl Harness {
         self.give(1, second);
         counted(count, || self.ends[1].poll());
         let snapshot = self.ends[1].endpoint.as_ref().map(Endpoint::snapshot);
-        let ahead = snapshot.map_or(0, |s| s.worker.rnic.rx_placed_ahead);
+        let ahead = snapshot.map_or(0, |s| s.worker.engine.rnic.rx_placed_ahead);
         if self.shape.markers != (ahead > 0) {
             return Err(HarnessError::Failed(format!("{ahead} FPDUs placed ahead of a gap")));
         }

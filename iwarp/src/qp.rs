@@ -38,7 +38,6 @@
 mod buffers;
 mod complete;
 mod config;
-mod cq;
 mod early;
 mod event;
 mod fifo;
@@ -61,23 +60,22 @@ mod terminate;
 mod tests;
 mod tx;
 mod untagged;
+mod verbs;
 
 pub use crate::counters::QpCounters;
 pub use buffers::Buffers;
-pub use complete::Retired;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
-pub use cq::Completions;
 pub use early::PlacedFpdu;
 pub use event::{QpEvent, Side};
 pub use fpdu::{Fpdu, Piece};
 pub use rnr::RnrMark;
-pub use shared::{PostedReceives, SharedBroken, SharedReceives, Untaken};
 
 use crate::Msn;
 use crate::counters::Tally;
 use crate::mpa::markers::INTERVAL;
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
+use heddle_engine::Completions;
 use heddle_types::{
     Cut, Limits, Pd, PostError, QpState, Qpn, RecvWr, SendWr,
     mpa::RtrConfig,

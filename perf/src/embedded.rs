@@ -666,11 +666,11 @@ fn add_counters(report: &mut BenchReport, side: &str, before: &Snapshot, after: 
 /// Adds the losses and retransmits of one side in a run.
 fn add_losses(report: &mut BenchReport, before: &Snapshot, after: &Snapshot) {
     let since = |of: fn(&Snapshot) -> u64| of(after).saturating_sub(of(before));
-    report.retransmits += since(|s| s.worker.rnic.tx_retransmits);
-    report.fast_retransmits += since(|s| s.worker.tcp.fast_retransmits);
-    report.timeouts += since(|s| s.worker.tcp.timeouts);
-    report.tail_probes += since(|s| s.worker.tcp.tail_probes);
-    report.spurious_retransmits += since(|s| s.worker.tcp.spurious_retransmits);
+    report.retransmits += since(|s| s.worker.engine.rnic.tx_retransmits);
+    report.fast_retransmits += since(|s| s.worker.engine.tcp.fast_retransmits);
+    report.timeouts += since(|s| s.worker.engine.tcp.timeouts);
+    report.tail_probes += since(|s| s.worker.engine.tcp.tail_probes);
+    report.spurious_retransmits += since(|s| s.worker.engine.tcp.spurious_retransmits);
     report.drops += since(drops);
 }
 
@@ -689,10 +689,10 @@ fn add_workers(
             side: side.into(),
             lcore: cores.get(n).copied(),
             processor: threads.get(n).copied(),
-            connections: after.stack.opened + after.stack.accepted,
-            tx_bytes: since(|s| s.rnic.tx_fpdu_bytes),
-            rx_bytes: since(|s| s.rnic.rx_payload_bytes),
-            retransmits: since(|s| s.rnic.tx_retransmits),
+            connections: after.engine.stack.opened + after.engine.stack.accepted,
+            tx_bytes: since(|s| s.engine.rnic.tx_fpdu_bytes),
+            rx_bytes: since(|s| s.engine.rnic.rx_payload_bytes),
+            retransmits: since(|s| s.engine.rnic.tx_retransmits),
         });
     }
 }

@@ -1,7 +1,8 @@
 //! Segments beyond a gap: the RNIC places what it can at once and holds the rest.
 
 use heddle_base::{Skip, StreamPos};
-use heddle_iwarp::{Memory, QpEnv};
+use heddle_iwarp::QpEnv;
+use heddle_mr::Memory;
 use heddle_tcp::FramePayload;
 
 use crate::conn::{ConnState, Mode};

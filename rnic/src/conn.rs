@@ -1,9 +1,10 @@
 //! State that the RNIC keeps for each connection, beside the TCP connection itself.
 
 use heddle_base::StreamPos;
-use heddle_iwarp::{Memory, QpConfig, QpContext, QpCounters, QpEvent, Side};
-use heddle_tcp::{ConnId, Connection, SendQueue};
-use heddle_types::{CloseReason, TerminatePayload};
+use heddle_iwarp::{QpConfig, QpContext, QpCounters, QpEvent, Side};
+use heddle_mr::Memory;
+use heddle_tcp::{Connection, SendQueue};
+use heddle_types::{CloseReason, ConnId, TerminatePayload};
 
 use crate::event::Event;
 use crate::frame::RnicFrame;

@@ -3,8 +3,7 @@
 use core::net::SocketAddr;
 
 use heddle_iwarp::{QpConfig, QpEvent};
-use heddle_tcp::ConnId;
-use heddle_types::{CloseReason, TerminatePayload};
+use heddle_types::{CloseReason, ConnId, TerminatePayload};
 
 /// An event that the RNIC reports to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,8 +22,11 @@
 use std::collections::VecDeque;
 
 use heddle_base::Instant;
-use heddle_iwarp::{Fpdu, Memory, QpEnv, Untaken};
-use heddle_tcp::{ConnId, Connection, SendQueue};
+use heddle_engine::Untaken;
+use heddle_iwarp::{Fpdu, QpContext, QpEnv};
+use heddle_mr::Memory;
+use heddle_tcp::{Connection, SendQueue};
+use heddle_types::ConnId;
 
 use crate::conn::{ConnState, Mode, NO_PARTNER};
 use crate::frame::RnicFrame;
@@ -83,7 +86,12 @@ impl<F: RnicFrame> Rnic<F> {
     /// order in which these connections became ready. The owner calls this function after it has
     /// taken posts and received frames, and before it takes completions. `posted` is as for
     /// [`handle_frame_with`](Self::handle_frame_with).
-    pub fn hand_over_with<M: Memory>(&mut self, now: Instant, mem: &M, posted: &Untaken<'_>) {
+    pub fn hand_over_with<M: Memory>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        posted: &Untaken<'_, QpContext>,
+    ) {
         self.hand_all(now, Sink { mem, posted: Some(posted) });
     }
 

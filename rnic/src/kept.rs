@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use heddle_iwarp::{Buffers, Fpdu, Pins};
+use heddle_iwarp::{Buffers, Fpdu};
+use heddle_mr::Pins;
 
 /// Accounts of all send queues of one RNIC. A send queue enters every FPDU when it queues the FPDU,
 /// and removes it from the accounts when the FPDU leaves the queue, for whatever reason.

@@ -4,8 +4,8 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use heddle_base::Instant;
-use heddle_tcp::{Addressing, ConnId, DatagramFilter, Keepalive, RxDatagram, TxDatagram};
-use heddle_types::{ConnectError, ListenError, RnicError};
+use heddle_tcp::{Addressing, DatagramFilter, Keepalive, RxDatagram, TxDatagram};
+use heddle_types::{ConnId, ConnectError, ListenError, RnicError};
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;

@@ -7,8 +7,8 @@ mod tests;
 use core::cell::Cell;
 
 use heddle_base::{StreamPos, Sum};
-use heddle_iwarp::qp::Piece;
-use heddle_iwarp::{Buffers, Fpdu, Memory};
+use heddle_iwarp::{Buffers, Fpdu, qp::Piece};
+use heddle_mr::Memory;
 use heddle_tcp::{ByteQueue, SendQueue};
 
 use crate::kept::Snapshots;

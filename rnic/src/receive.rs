@@ -3,8 +3,11 @@
 use core::net::IpAddr;
 
 use heddle_base::{Instant, Skip, StreamPos};
-use heddle_iwarp::{Memory, MrTable, QpEnv, Untaken};
-use heddle_tcp::{ConnId, FrameOutcome, FramePayload};
+use heddle_engine::Untaken;
+use heddle_iwarp::{QpContext, QpEnv};
+use heddle_mr::{Memory, MrTable};
+use heddle_tcp::{FrameOutcome, FramePayload};
+use heddle_types::ConnId;
 
 use crate::conn::{ConnState, Mode};
 use crate::event::Event;
@@ -29,7 +32,7 @@ const STARTUP_AHEAD: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Sink<'a, M> {
     pub(crate) mem: &'a M,
-    pub(crate) posted: Option<&'a Untaken<'a>>,
+    pub(crate) posted: Option<&'a Untaken<'a, QpContext>>,
 }
 
 impl<M> Clone for Sink<'_, M> {
@@ -72,7 +75,7 @@ impl<F: RnicFrame> Rnic<F> {
         &mut self,
         now: Instant,
         mem: &M,
-        posted: &Untaken<'_>,
+        posted: &Untaken<'_, QpContext>,
         frame: F,
     ) -> Option<F> {
         self.take_frame(now, Sink { mem, posted: Some(posted) }, frame)

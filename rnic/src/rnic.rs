@@ -7,12 +7,15 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use heddle_base::{Histogram, Instant};
-use heddle_iwarp::{Completions, Memory, MrTable, Pins, QpConfig, QpContext, Retired};
+use heddle_engine::{Completions, Retired};
+use heddle_iwarp::{QpConfig, QpContext};
+use heddle_mr::{Memory, MrTable, Pins};
 use heddle_tcp::{
-    Addressing, ConnEvent, ConnId, RxDatagram, Stack, StackConfig, StackCounters, StackEvent,
-    TxFrame,
+    Addressing, ConnEvent, RxDatagram, Stack, StackConfig, StackCounters, StackEvent, TxFrame,
 };
-use heddle_types::{CloseReason, ConnectError, Cqe, ListenError, RecvWr, RnicError, SendWr};
+use heddle_types::{
+    CloseReason, ConnId, ConnectError, Cqe, ListenError, RecvWr, RnicError, SendWr,
+};
 
 use crate::conn::{ConnState, Mode};
 use crate::counters::RnicCounters;

@@ -22,8 +22,10 @@ use std::collections::VecDeque;
 use core::time::Duration;
 
 use heddle_base::{Instant, StreamPos};
-use heddle_iwarp::{Memory, Msn, RnrMark};
-use heddle_tcp::{ConnId, Connection};
+use heddle_iwarp::{Msn, RnrMark};
+use heddle_mr::Memory;
+use heddle_tcp::Connection;
+use heddle_types::ConnId;
 
 use crate::conn::{ConnState, Mode, NO_PARTNER};
 use crate::frame::RnicFrame;

@@ -1,7 +1,8 @@
 //! Connections with a running queue pair, and the sums of what all connections have counted.
 
 use heddle_iwarp::{QpContext, QpCounters};
-use heddle_tcp::{ConnCounters, ConnId};
+use heddle_tcp::ConnCounters;
+use heddle_types::ConnId;
 
 use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
@@ -15,11 +16,18 @@ pub(crate) struct Running {
     /// The intermediate sum of [`Rnic::poll_qp_counters`], and how many connections of the list it
     /// includes.
     tally: Option<(QpCounters, usize)>,
+    /// The sum of the counters of TCP connections, while that of the queue pairs is in progress.
+    pub(crate) tcp: Option<ConnCounters>,
 }
 
 impl Running {
     pub(crate) fn with_capacity(conns: usize) -> Running {
-        Running { list: Vec::with_capacity(conns), retired: QpCounters::default(), tally: None }
+        Running {
+            list: Vec::with_capacity(conns),
+            retired: QpCounters::default(),
+            tally: None,
+            tcp: None,
+        }
     }
 
     /// Adds a connection, and returns its place.

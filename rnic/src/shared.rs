@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use core::time::Duration;
 
-use heddle_iwarp::{Completions, MrTable};
-use heddle_tcp::ConnId;
+use heddle_engine::Completions;
+use heddle_mr::MrTable;
+use heddle_types::ConnId;
 
 use crate::counters::RnicCounters;
 use crate::event::Event;

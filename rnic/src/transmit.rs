@@ -1,14 +1,15 @@
 //! The path from work requests to frames.
 
 use heddle_base::{Instant, StreamPos};
-use heddle_iwarp::qp::Piece;
-use heddle_iwarp::{Memory, QpEnv, mpa};
-use heddle_tcp::{ConnId, SendQueue, TcpChecksum, TxBody};
+use heddle_iwarp::{QpEnv, mpa, qp::Piece};
+use heddle_mr::Memory;
+use heddle_tcp::{SendQueue, TcpChecksum, TxBody};
+use heddle_types::ConnId;
 
 use crate::conn::{Mode, NO_PARTNER};
 use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
-use crate::sink::{Offload, TxSink};
+use heddle_engine::{Offload, TxSink};
 
 /// FPDUs that a connection makes before the next connection has its turn.
 const TURN: u64 = 32;
@@ -168,7 +169,7 @@ impl<F: RnicFrame> Rnic<F> {
             match fpdu.payload() {
                 Some(payload) => {
                     self.shared.counters.tx_referenced_bytes += u64::from(payload.len());
-                    sink.fpdu(&frame.header, fpdu.head(), payload, fpdu.tail());
+                    sink.message(&frame.header, fpdu.head(), payload, fpdu.tail());
                 }
                 None => {
                     sink.bytes(&frame.header);

@@ -5,10 +5,12 @@ use core::time::Duration;
 
 use heddle_base::{Instant, Seed};
 
+use heddle_types::ConnId;
+
 use crate::wire::{Ipv4Header, TcpHeader, UdpHeader, arp, icmpv4, udp};
 use crate::{
-    ByteQueue, Cidr, ConnEvent, ConnId, FrameOutcome, Keepalive, Stack, StackConfig, StackEvent,
-    TxBody, TxDatagram,
+    ByteQueue, Cidr, ConnEvent, FrameOutcome, Keepalive, Stack, StackConfig, StackEvent, TxBody,
+    TxDatagram,
 };
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

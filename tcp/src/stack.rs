@@ -70,8 +70,9 @@ pub use event::{IcmpError, StackEvent};
 pub use frame::{
     FrameOutcome, FramePayload, MAX_HEADER_LEN, RxChecksum, RxFrame, TcpChecksum, TxBody, TxFrame,
 };
-pub use slab::ConnId;
 pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
+
+use heddle_types::ConnId;
 
 use crate::{ConnCounters, Connection, SendQueue, State};
 use announce::Announcer;

@@ -7,9 +7,10 @@ use core::time::Duration;
 use heddle_base::{Instant, Seed, Sum};
 use heddle_tcp::wire::TcpHeader;
 use heddle_tcp::{
-    ByteQueue, Cidr, ConnConfig, ConnEvent, ConnId, Flags, FrameOutcome, Keepalive, Segment, Stack,
+    ByteQueue, Cidr, ConnConfig, ConnEvent, Flags, FrameOutcome, Keepalive, Segment, Stack,
     StackConfig, StackEvent, State, TcpChecksum, TxBody,
 };
+use heddle_types::ConnId;
 
 const PORT: u16 = 4420;
 

@@ -28,7 +28,7 @@ use cases::{CASES, Case, X};
 fn counted(before: &Snapshot, after: &Snapshot) -> Vec<(&'static str, u64)> {
     let list = |s: &Snapshot| {
         let mut all = Vec::new();
-        s.worker.qps.for_each(|name, _, n| {
+        s.worker.engine.qps.for_each(|name, _, n| {
             if name.starts_with("err_") || name.ends_with("_terminates") {
                 all.push((name, n));
             }

@@ -258,7 +258,7 @@ fn test_req_that_is_repeated_with_other_contents_is_stale() {
 #[test]
 fn test_flood_of_damaged_datagrams_exhausts_no_budget() {
     beside(|host, target, conn, n| {
-        let before = target.snapshot().worker.stack;
+        let before = target.snapshot().worker.engine.stack;
         let good = packet(address(2), 9, Message::Req(Box::new(req(address(2), 1 << 21))));
         // Flip bits from the last word of the base header on, where the CRC covers everything. The
         // device has room for this many frames at a time.
@@ -276,7 +276,7 @@ fn test_flood_of_damaged_datagrams_exhausts_no_budget() {
         say(host, conn.from, 7, conn.rtu());
         host.sync();
         let s = target.snapshot();
-        let stack = s.worker.stack;
+        let stack = s.worker.engine.stack;
         let dropped = |f: fn(&heddle::StackCounters) -> u64| f(&stack) - f(&before);
         assert_eq!(dropped(|c| c.udp_bad_crc), 1024);
         assert_eq!(dropped(|c| c.udp_source_limited + c.udp_limited + c.udp_conn_limited), 0);

@@ -360,7 +360,7 @@ fn run(count: u64) {
         next = end;
     }
     eprintln!("{} changed sessions in {:.1?}", seeds.end - seeds.start, start.elapsed());
-    let counters = target.snapshot().worker.qps;
+    let counters = target.snapshot().worker.engine.qps;
     eprintln!("{counters:?}");
     traffic.finish();
     target.assert_all_is_back();

@@ -52,7 +52,7 @@ fn connect(lab: &Lab, first: u16, second: u16) -> (Client, Stags) {
 
 /// Returns the counts of queue pairs: indications, missing buffers and unknown STags.
 fn counted(target: &Target) -> [u64; 3] {
-    let qps = target.snapshot().worker.qps;
+    let qps = target.snapshot().worker.engine.qps;
     [qps.rtr, qps.err_no_buffer, qps.err_stag]
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
 use heddle_ibverbs::memory::{Shared, renew, share};
-use heddle_iwarp::{Memory, MrTable};
+use heddle_mr::{Memory, MrTable};
 use heddle_types::{Access, Pd, Qpn, Stag};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionMemory, RegionTable, Registry};

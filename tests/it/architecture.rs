@@ -231,7 +231,8 @@ fn test_documents_agree_on_the_pure_crates() {
 }
 
 /// The crates without operating system, thread, clock and DPDK.
-const PURE: [&str; 9] = ["base", "types", "tcp", "iwarp", "ib", "rpcrdma", "dissect", "rnic", "cm"];
+const PURE: [&str; 11] =
+    ["base", "types", "mr", "engine", "tcp", "iwarp", "ib", "rpcrdma", "dissect", "rnic", "cm"];
 
 /// Crates documented as pure forbid `unsafe` by attribute, so that the check cannot miss a file.
 #[test]

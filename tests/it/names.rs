@@ -6,7 +6,7 @@ use std::sync::Arc;
 use heddle::{
     ConnCounters, ControlPlane, CopiedHeader, DdpError, DdpHeader, DialogueError, FaultCounters,
     FrameError, Hub, MemoryCounters, MrError, MrTable, Msn, Qn, QpCounters, ReadRequest,
-    References, RegionTable, RegisterError, Registry, RnicCounters, RxCounters, Seed,
+    References, RegionTable, RegisterError, Registry, RnicCounters, RnicSums, RxCounters, Seed,
     StackCounters, StartupError, SteerCounters, TermCode, Terminate, TxBuildCounters, TxCounters,
     WorkerCounters, WorkerSnapshot,
 };
@@ -30,10 +30,7 @@ struct Groups {
 fn groups(s: WorkerSnapshot) -> Groups {
     let WorkerSnapshot {
         worker,
-        rnic,
-        stack,
-        tcp,
-        qps,
+        engine: RnicSums { rnic, stack, tcp, qps },
         sink,
         memory,
         rx,

@@ -33,6 +33,50 @@ impl fmt::Display for CmId {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenerId(pub u64);
 
+/// Names a connection of one engine: its place in tables, and the number of times that the place
+/// has had a connection. The name of a released connection never names a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId {
+    index: u32,
+    generation: u32,
+}
+
+impl ConnId {
+    /// Names no connection.
+    pub const NONE: ConnId = ConnId::new(u32::MAX, u32::MAX);
+
+    /// Returns the name of the connection at `index`; its engine alone calls this function, with
+    /// another `generation` for each connection that it puts there.
+    pub const fn new(index: u32, generation: u32) -> ConnId {
+        ConnId { index, generation }
+    }
+
+    /// Returns an index below the most connections that the engine takes, for tables kept beside
+    /// it. No two connections have the same index at a time.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Returns the [index](Self::index) as its engine counts.
+    #[inline]
+    pub const fn slot(self) -> u32 {
+        self.index
+    }
+
+    /// Returns the number that tells connections with the same index apart.
+    #[inline]
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "conn {}.{}", self.index, self.generation)
+    }
+}
+
 /// Index of a worker, below the number of workers that the manager was made with; see
 /// `heddle_cm::Ports`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

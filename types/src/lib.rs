@@ -33,7 +33,7 @@ pub use event::{
     QpFate, Transport,
 };
 pub use failure::{CloseReason, ConnectError, ListenError, MAX_LISTENERS, RnicError};
-pub use id::{AppId, CmId, ListenerId, TenantId, WorkerId};
+pub use id::{AppId, CmId, ConnId, ListenerId, TenantId, WorkerId};
 pub use mpa::MpaOptions;
 pub use mr::{Bind, BindError, MrError, MrFault};
 pub use number::{Pd, Qpn, Stag};

@@ -80,7 +80,7 @@ pub enum SendOp {
         /// The operation to carry out on the 64 bits.
         op: AtomicOp,
     },
-    /// Makes an STag that was allocated (`heddle_iwarp::MrTable::allocate`) valid for the memory of the
+    /// Makes an STag that was allocated (`heddle_mr::MrTable::allocate`) valid for the memory of the
     /// SGEs. This memory is of one region with [`Access::BIND`], and is one range or a list of
     /// [pages](crate::mr::PAGE) in up to [`MAX_SGES`] pieces: where two pieces are not adjacent,
     /// the first ends and the second begins at the border of a page. The request sends nothing. The

@@ -30,7 +30,7 @@ use heddle_base::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError, Weak};
 
 use arrayvec::ArrayVec;
-use heddle_iwarp::{SharedBroken, SharedReceives};
+use heddle_engine::{SharedBroken, SharedReceives};
 use heddle_types::{Data, Limits, Pd, PostError, RecvWr, Sge, check_recv, wr::MAX_SGES};
 
 use crate::error::{BatchError, DeviceError};

@@ -292,8 +292,7 @@ impl Tied {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use heddle_base::Seed;
-    use heddle_iwarp::MrTable;
-    use heddle_iwarp::mr::Kind;
+    use heddle_mr::{Kind, MrTable};
     use heddle_types::{Bind, Qpn};
 
     use super::*;

@@ -6,7 +6,7 @@
 use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
-use heddle_iwarp::{Retired, SharedReceives};
+use heddle_engine::{Retired, SharedReceives};
 use heddle_types::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr};
 
 use crate::cq::CqLink;

@@ -6,7 +6,8 @@
 use std::fmt::Write as _;
 
 use heddle_base::Chunks;
-use heddle_iwarp::{MrTable, Role, Side};
+use heddle_iwarp::{Role, Side};
+use heddle_mr::MrTable;
 use heddle_rnic::{Rnic, RnicConfig};
 use heddle_tcp::{RxFrame, StackConfig};
 use heddle_types::{

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use heddle_base::Instant;
-use heddle_tcp::ConnId;
-use heddle_types::{Event, ListenFailure, WorkerId};
+use heddle_types::{ConnId, Event, ListenFailure, WorkerId};
 
 use super::ConnectionManager;
 use crate::conn::Input;

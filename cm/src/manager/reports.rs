@@ -4,9 +4,8 @@ use core::net::SocketAddr;
 
 use heddle_base::Instant;
 use heddle_rnic::{Event as RnicEvent, Order, Report};
-use heddle_tcp::ConnId;
 use heddle_types::{
-    AppId, CmId, ConnectError, Event, ListenError, ListenFailure, ListenerId, WorkerId,
+    AppId, CmId, ConnId, ConnectError, Event, ListenError, ListenFailure, ListenerId, WorkerId,
 };
 
 use super::ConnectionManager;

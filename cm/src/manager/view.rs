@@ -3,8 +3,7 @@
 use core::net::SocketAddr;
 use core::ops::Bound;
 
-use heddle_tcp::ConnId;
-use heddle_types::{AppId, CmId, ListenerId, Transport, WorkerId};
+use heddle_types::{AppId, CmId, ConnId, ListenerId, Transport, WorkerId};
 
 use super::ConnectionManager;
 use crate::conn::State;

@@ -11,14 +11,13 @@ use std::time::Duration;
 use crate::support::{below, conn_ids, frame, qp, spoil};
 use heddle_base::{Instant, Random, Seed};
 use heddle_cm::*;
-use heddle_iwarp::mpa::frame::Kind;
-use heddle_iwarp::{QpEvent, Side};
+use heddle_iwarp::{QpEvent, Side, mpa::frame::Kind};
 use heddle_rnic::{Event as RnicEvent, Order, Report};
-use heddle_tcp::{Addressing, ConnId, Route};
+use heddle_tcp::{Addressing, Route};
 use heddle_types::{
-    AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectTerms, DisconnectReason, Event,
-    ListenError, ListenFailure, ListenParams, ListenerId, QpFate, Qpn, Request, RequestError,
-    RnicError, TermCode, WorkerId,
+    AcceptTerms, AppId, CloseReason, CmId, ConnId, ConnectError, ConnectTerms, DisconnectReason,
+    Event, ListenError, ListenFailure, ListenParams, ListenerId, QpFate, Qpn, Request,
+    RequestError, RnicError, TermCode, WorkerId,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,10 +9,9 @@ use crate::support::net::{Net, US};
 use crate::support::{fpdu, qp, words};
 use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_rnic::Event as RnicEvent;
-use heddle_tcp::ConnId;
 use heddle_types::{
-    AcceptTerms, Awaited, CmId, ConnectFailure, ConnectTerms, Event, ListenParams, MpaOptions,
-    PeerDepths, Protocol, QpFate, Qpn, Request, SendOp, SendWr,
+    AcceptTerms, Awaited, CmId, ConnId, ConnectFailure, ConnectTerms, Event, ListenParams,
+    MpaOptions, PeerDepths, Protocol, QpFate, Qpn, Request, SendOp, SendWr,
     mpa::{CrcPolicy, Depth, Depths, Revision, RtrSet},
 };
 

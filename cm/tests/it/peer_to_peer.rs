@@ -9,9 +9,8 @@ use crate::support::net::{Net, US};
 use crate::support::{fpdu, qp, rtr_fpdu, words};
 use heddle_iwarp::mpa::frame::Kind;
 use heddle_rnic::Event as RnicEvent;
-use heddle_tcp::ConnId;
 use heddle_types::{
-    AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams,
+    AcceptTerms, CloseReason, CmId, ConnId, ConnectTerms, DisconnectReason, Event, ListenParams,
     MpaOptions, Protocol, QpFate, Qpn, RecvWr, Request, SendWr, TermCode,
     mpa::{Rtr, RtrConfig, RtrSet},
 };

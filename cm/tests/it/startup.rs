@@ -10,9 +10,8 @@ use crate::support::{enhanced, frame, qp};
 use heddle_cm::*;
 use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_rnic::Event as RnicEvent;
-use heddle_tcp::ConnId;
 use heddle_types::{
-    AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams,
+    AcceptTerms, CloseReason, CmId, ConnId, ConnectTerms, DisconnectReason, Event, ListenParams,
     MpaOptions, PeerDepths, Protocol, QpFate, Qpn, Request, RequestError,
     mpa::{Depth, Revision},
 };

@@ -7,12 +7,12 @@ pub mod net;
 use std::sync::Arc;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
-use heddle_iwarp::MrTable;
 use heddle_iwarp::mpa::frame::{Enhanced, Frame as MpaFrame, Kind};
+use heddle_mr::MrTable;
 use heddle_rnic::{Rnic, RnicConfig, RnicFrame};
-use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
+use heddle_tcp::{Cidr, RxFrame, StackConfig};
 use heddle_types::{
-    Pd, QpSpec, Qpn,
+    ConnId, Pd, QpSpec, Qpn,
     mpa::{Depth, Revision, Rtr, RtrSet},
 };
 

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use heddle_base::Instant;
 use heddle_dataplane::{Command, ConnFacts, INSPECT_MAX};
 use heddle_rnic::Order;
-use heddle_tcp::ConnId;
-use heddle_types::{CmId, Request, WorkerId};
+use heddle_types::{CmId, ConnId, Request, WorkerId};
 
 use super::Control;
 use crate::ask::{ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};

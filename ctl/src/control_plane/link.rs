@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use heddle_dataplane::{
     Command, CommandSender, NoReport, ReportReceiver, WorkerReport, WorkerSnapshot,
 };
-use heddle_tcp::ConnId;
+use heddle_types::ConnId;
 
 use crate::ask::Reply;
 
@@ -131,7 +131,7 @@ impl WorkerLink {
             .into_iter()
             .flat_map(|(mut commands, _)| std::iter::from_fn(move || commands.reclaim()));
         let conn = |command| match command {
-            Command::EnterFpduMode { conn, .. } => Some(conn),
+            Command::Enter { conn, .. } => Some(conn),
             _ => None,
         };
         let conns = reclaimed.chain(self.backlog.drain(..)).filter_map(conn).collect();

@@ -7,7 +7,7 @@ use heddle_base::Seed;
 use heddle_dataplane::{
     Clock, ExternalMemory, Mempool, MempoolConfig, Port, PortConfig, Worker, WorkerConfig,
 };
-use heddle_iwarp::MrTable;
+use heddle_mr::MrTable;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::StackConfig;
 use heddle_types::ListenFailure;
@@ -33,7 +33,7 @@ fn test_control_plane_leaves_requests_queued_while_worker_is_behind() {
     let (requests, requests_out, sleeper) = Requests::new();
     let (mut worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
-        rnic: RnicConfig::new(stack, 64, 1 << 16),
+        engine: RnicConfig::new(stack, 64, 1 << 16),
         rx: rx.into(),
         tx: tx.into(),
         pool,

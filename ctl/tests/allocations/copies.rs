@@ -65,17 +65,17 @@ struct Copies {
 
 fn copies(s: &WorkerSnapshot) -> Copies {
     Copies {
-        sent: s.qps.tx_bytes,
+        sent: s.engine.qps.tx_bytes,
         referenced: s.sink.tx_external_bytes,
-        copied_out: s.qps.tx_inlined_bytes
-            + s.qps.tx_snapshot_bytes
-            + s.rnic.tx_digested_bytes
+        copied_out: s.engine.qps.tx_inlined_bytes
+            + s.engine.qps.tx_snapshot_bytes
+            + s.engine.rnic.tx_digested_bytes
             + s.sink.tx_copied_bytes,
         gathered: s.memory.mem_gathered_bytes,
         linearized: s.tx.tx_linearized_bytes,
-        received: s.qps.rx_bytes,
+        received: s.engine.qps.rx_bytes,
         placed: s.memory.mem_placed_bytes,
-        held: s.rnic.held_copied_bytes,
+        held: s.engine.rnic.held_copied_bytes,
     }
 }
 

@@ -12,10 +12,11 @@ use std::time::Duration;
 use crate::counting::alloc;
 use crate::sim::{Frame, LinkConfig, PORT, Pair, TO_BASE};
 use heddle_base::Seed;
-use heddle_iwarp::{MrAttr, MrTable, QpConfig, Role};
+use heddle_iwarp::{QpConfig, Role};
+use heddle_mr::{MrAttr, MrTable};
 use heddle_rnic::{Event, FpduMode, Rnic, RnicConfig};
-use heddle_tcp::{Cidr, ConnId, StackConfig};
-use heddle_types::{Access, Data, RecvWr, SendOp, SendWr, Sge};
+use heddle_tcp::{Cidr, StackConfig};
+use heddle_types::{Access, ConnId, Data, RecvWr, SendOp, SendWr, Sge};
 
 const CONNS: usize = 1000;
 

@@ -131,12 +131,12 @@ fn run(setup: Setup, rounds: usize, sizes: &[usize]) -> [WorkerSnapshot; 2] {
         (0..rounds).for_each(|round| batch(net, &conns[0], round, sizes));
         let all = [&net.a, &net.b].map(|e| e.snapshot().worker);
         for (side, s) in all.iter().enumerate() {
-            let q = &s.qps;
+            let q = &s.engine.qps;
             assert_eq!((q.err_crc, q.err_marker, q.tx_terminates), (0, 0, 0), "side {side}");
         }
         let [a, b] = &all;
-        assert_eq!(b.qps.rx_atomic_requests, (rounds * BATCH / 4) as u64);
-        assert_eq!(b.qps.rx_read_requests, a.qps.rx_read_responses);
+        assert_eq!(b.engine.qps.rx_atomic_requests, (rounds * BATCH / 4) as u64);
+        assert_eq!(b.engine.qps.rx_read_requests, a.engine.qps.rx_read_responses);
         all
     })
 }
@@ -157,17 +157,22 @@ fn test_marked_streams_place_fpdus_ahead_of_gaps_on_bad_wire() {
     let plain = run(Setup::default(), 40, &single);
     let marked = run(Setup { markers: true, fault, ..Setup::default() }, 40, &single);
     for (side, (p, m)) in plain.iter().zip(&marked).enumerate() {
-        assert_eq!(p.qps.tx_fpdus, m.qps.tx_fpdus, "side {side}: one FPDU each");
-        assert_eq!(m.rnic.tx_fpdu_bytes, with_markers(p.rnic.tx_fpdu_bytes), "side {side}");
-        assert_eq!(p.rnic.rx_placed_ahead, 0, "side {side}: nothing can be found without");
+        assert_eq!(p.engine.qps.tx_fpdus, m.engine.qps.tx_fpdus, "side {side}: one FPDU each");
+        assert_eq!(
+            m.engine.rnic.tx_fpdu_bytes,
+            with_markers(p.engine.rnic.tx_fpdu_bytes),
+            "side {side}"
+        );
+        assert_eq!(p.engine.rnic.rx_placed_ahead, 0, "side {side}: nothing can be found without");
         // The other side has received all of these bytes, and those of the start-up.
-        let [here, there] = [marked[1 - side].rnic.rx_payload_bytes, m.rnic.tx_fpdu_bytes];
+        let [here, there] =
+            [marked[1 - side].engine.rnic.rx_payload_bytes, m.engine.rnic.tx_fpdu_bytes];
         assert!((there..there + 1200).contains(&here), "side {side}: {there} sent, {here} taken");
     }
     let long = [1300, 20_000, LARGEST, 3001, 40_000];
     let far = run(Setup { markers: true, fault, ..Setup::default() }, 12, &long);
     for (side, s) in far.iter().enumerate() {
-        let (r, fault) = (&s.rnic, &s.fault);
+        let (r, fault) = (&s.engine.rnic, &s.fault);
         assert!(r.rx_placed_ahead > 100 && r.rx_placed_ahead_bytes > 100_000, "side {side}: {r:?}");
         assert!(fault.fault_dropped > 10 && r.tx_retransmits > 10, "side {side}: {fault:?} {r:?}");
     }

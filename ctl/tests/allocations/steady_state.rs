@@ -60,7 +60,7 @@ fn count<const N: usize>(net: &mut Net, kind: Kind, sizes: &[usize], ops: [u64; 
 }
 
 fn counters(net: &Net, f: fn(&RnicCounters) -> u64) -> u64 {
-    f(&net.a.snapshot().worker.rnic) + f(&net.b.snapshot().worker.rnic)
+    f(&net.a.snapshot().worker.engine.rnic) + f(&net.b.snapshot().worker.engine.rnic)
 }
 
 /// Number of stretches of traffic after the warm-up within which a row of stretches without calls

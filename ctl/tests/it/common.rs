@@ -15,7 +15,8 @@ use heddle_dataplane::{
     Clock, Eal, EalConfig, Hugepages, ManualClock, Mempool, MempoolConfig, Port, PortConfig,
     WorkerSnapshot,
 };
-use heddle_tcp::{Cidr, ConnEvent, ConnId};
+use heddle_tcp::{Cidr, ConnEvent};
+use heddle_types::ConnId;
 use heddle_verbs::{CmEvent, EventQueue};
 
 mod end;

@@ -9,8 +9,8 @@ use crate::common::*;
 use heddle_ctl::Endpoint;
 use heddle_dataplane::{Clock, ManualClock};
 use heddle_iwarp::mpa::frame::{Frame, Kind};
-use heddle_tcp::{ConnEvent, ConnId};
-use heddle_types::{ListenError, mpa::Revision};
+use heddle_tcp::ConnEvent;
+use heddle_types::{ConnId, ListenError, mpa::Revision};
 use heddle_verbs::{
     AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, DeviceError, EventQueue,
     ListenFailure, ListenParams, MpaOptions, Protocol, QpFate,
@@ -59,7 +59,7 @@ fn test_failed_connect_reports_why_it_failed() {
     assert!(error.to_string().contains("cannot be resolved"), "{error}");
     let waited = net.now().since(start);
     assert!(waited >= secs(3) && waited < secs(4), "{waited:?}");
-    assert_eq!((net.ctl().cm.failed, net.worker().stack.neighbor_failed), (1, 1));
+    assert_eq!((net.ctl().cm.failed, net.worker().engine.stack.neighbor_failed), (1, 1));
     net.peer.deaf = false;
 
     // There is no listener.

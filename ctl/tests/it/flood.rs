@@ -272,8 +272,11 @@ fn test_flood_of_datagrams_with_bad_crc_is_dropped_without_harm() {
         w.frame(0x0800, &bytes);
         sent.set(sent.get() + 1);
     });
-    assert_eq!(s.worker.stack.udp_bad_crc, sent.get());
-    assert_eq!((s.worker.stack.udp_source_limited, s.worker.stack.udp_limited), (0, 0));
+    assert_eq!(s.worker.engine.stack.udp_bad_crc, sent.get());
+    assert_eq!(
+        (s.worker.engine.stack.udp_source_limited, s.worker.engine.stack.udp_limited),
+        (0, 0)
+    );
     assert!(s.ctl.ib.rx_datagrams < 100, "the control plane sees none of them");
 }
 
@@ -282,8 +285,8 @@ fn test_request_flood_from_one_address_shuts_out_no_old_or_new_peer() {
     let (eal, _turn) = eal();
     let mut w = Wire::new(&eal);
     let s = w.assert_harmless(true, |w, n| w.say(BAD, req(BAD, CommId(n + 1))));
-    assert!(s.worker.stack.udp_source_limited > 50_000, "{:?}", s.worker.stack);
-    assert_eq!((s.worker.stack.udp_limited, s.worker.stack.udp_conn_limited), (0, 0));
+    assert!(s.worker.engine.stack.udp_source_limited > 50_000, "{:?}", s.worker.engine.stack);
+    assert_eq!((s.worker.engine.stack.udp_limited, s.worker.engine.stack.udp_conn_limited), (0, 0));
     assert!(s.ctl.ib.rx_datagrams > 2_500, "its own share is served");
 }
 
@@ -300,15 +303,21 @@ fn test_flood_of_requests_from_ten_thousand_addresses_ends_no_connection() {
     let (eal, _turn) = eal();
     let mut w = Wire::new(&eal);
     let s = w.assert_harmless(false, |w, n| w.say(forged(n), req(forged(n), CommId(n + 1))));
-    assert!(s.worker.stack.udp_limited > 10_000, "{:?}", s.worker.stack);
-    assert_eq!(s.worker.stack.udp_conn_limited, 0);
-    assert!(s.worker.stack.tx_datagrams_full > 1_000, "answers to nobody make room");
+    assert!(s.worker.engine.stack.udp_limited > 10_000, "{:?}", s.worker.engine.stack);
+    assert_eq!(s.worker.engine.stack.udp_conn_limited, 0);
+    assert!(s.worker.engine.stack.tx_datagrams_full > 1_000, "answers to nobody make room");
     // After the flood a newcomer is accepted.
     w.hand.advance(Duration::from_secs(1));
     w.join(NEW);
     w.run(Duration::from_millis(100), |_, _| {});
     let s = w.us.snapshot();
-    assert!(w.hosts[&NEW].theirs.is_some(), "{:?} {:?} {:?}", s.worker.stack, s.ctl.ib, s.ctl.cm);
+    assert!(
+        w.hosts[&NEW].theirs.is_some(),
+        "{:?} {:?} {:?}",
+        s.worker.engine.stack,
+        s.ctl.ib,
+        s.ctl.cm
+    );
 }
 
 /// A peer that abuses its own connection uses up its own budget, and costs another peer nothing.
@@ -320,6 +329,6 @@ fn test_flood_on_one_connection_does_not_affect_others() {
     w.settle();
     let theirs = w.hosts[&BAD].theirs.unwrap();
     let s = w.assert_harmless(true, |w, _| w.say(BAD, rtu(comm(BAD), theirs)));
-    assert!(s.worker.stack.udp_conn_limited > 60_000, "{:?}", s.worker.stack);
+    assert!(s.worker.engine.stack.udp_conn_limited > 60_000, "{:?}", s.worker.engine.stack);
     assert!(s.ctl.ib.rx_datagrams < 300);
 }

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use crate::common::*;
 use cases::CASES;
-use heddle_iwarp::QpCounters;
-use heddle_iwarp::ddp::Qn;
 use heddle_iwarp::rdmap::{Opcode, TERMINATE_MAX_LEN, Terminate};
-use heddle_tcp::{ConnEvent, ConnId};
-use heddle_types::TermCode;
+use heddle_iwarp::{QpCounters, ddp::Qn};
+use heddle_tcp::ConnEvent;
+use heddle_types::{ConnId, TermCode};
 use heddle_verbs::{
     AcceptParams, CmEvent, CqeStatus, DisconnectReason, EventQueue, PostError, QpInit, RecvWr,
     SendWr, Stag,
@@ -71,7 +70,7 @@ fn test_invalid_fpdus_end_only_their_own_connection() {
     let mut honest = Honest::new(&mut net, PORT, &events);
     for &(what, make, code, counted) in CASES {
         let (bad, regions) = bad_peer(&mut net, &events);
-        let before = (net.worker().qps, net.ctl());
+        let before = (net.worker().engine.qps, net.ctl());
         // A responder may answer once it has seen a valid FPDU: here a Write of no bytes. A valid
         // Write follows the fault, and must have no effect.
         let (first, behind) =
@@ -85,7 +84,7 @@ fn test_invalid_fpdus_end_only_their_own_connection() {
         let reason = disconnected(&mut net, &events, &bad, what);
         assert_eq!(reason, DisconnectReason::LocalTerminate(code), "{what}");
         net.settle();
-        let after = (net.worker().qps, net.ctl());
+        let after = (net.worker().engine.qps, net.ctl());
         for name in [counted, "tx_terminates"] {
             assert_eq!(counter(&after.0, name), counter(&before.0, name) + 1, "{what}: {name}");
         }

@@ -116,8 +116,12 @@ fn test_infiniband_connection_is_established_and_disconnected() {
     p.ends[1].device().reset_qp(&qp).unwrap();
     assert_eq!(qp.qp_state(), QpState::Init);
     let s = p.ends[1].snapshot();
-    assert_eq!((s.worker.stack.rx_datagrams, s.ctl.ib.rx_datagrams), (3, 3), "REQ, RTU, DREQ");
-    assert_eq!((s.worker.stack.tx_datagrams, s.ctl.ib.tx_datagrams), (2, 2), "REP, DREP");
+    assert_eq!(
+        (s.worker.engine.stack.rx_datagrams, s.ctl.ib.rx_datagrams),
+        (3, 3),
+        "REQ, RTU, DREQ"
+    );
+    assert_eq!((s.worker.engine.stack.tx_datagrams, s.ctl.ib.tx_datagrams), (2, 2), "REP, DREP");
 }
 
 /// A listener that has not asked for InfiniBand does not exist for InfiniBand's requests.
@@ -151,6 +155,6 @@ fn test_rnic_without_infiniband_does_not_answer_requests() {
     );
     assert!(p.hand.now().since(start) >= Duration::from_secs(5));
     let s = p.ends[1].snapshot();
-    assert_eq!((s.worker.stack.rx_datagrams, s.ctl.ib.rx_datagrams), (0, 0));
-    assert!(s.worker.stack.rx_unknown_protocol > 3, "it was asked again");
+    assert_eq!((s.worker.engine.stack.rx_datagrams, s.ctl.ib.rx_datagrams), (0, 0));
+    assert!(s.worker.engine.stack.rx_unknown_protocol > 3, "it was asked again");
 }

@@ -199,8 +199,12 @@ fn test_two_applications_of_an_rnic_without_a_port_connect_at_every_worker() {
     let snapshot = own.rnic.snapshot();
     for worker in &snapshot.workers {
         let c = worker.counters.as_ref().unwrap();
-        assert_eq!((c.stack.opened, c.stack.accepted), (2, 2), "each worker has both ends of two");
-        assert_eq!((c.stack.tx_arp_requests, c.stack.tx_arp_announcements), (0, 0));
+        assert_eq!(
+            (c.engine.stack.opened, c.engine.stack.accepted),
+            (2, 2),
+            "each worker has both ends of two"
+        );
+        assert_eq!((c.engine.stack.tx_arp_requests, c.engine.stack.tx_arp_announcements), (0, 0));
     }
     drop(conns);
 }
@@ -225,7 +229,7 @@ fn test_inner_connection_uses_crc_only_if_either_side_asks_for_it() {
         own.exchange(&sides, 5);
         let workers = own.rnic.snapshot().workers;
         let c = workers[0].counters.as_ref().unwrap();
-        let (handed, sent) = (c.rnic.handed_fpdus, c.rnic.tx_fpdus);
+        let (handed, sent) = (c.engine.rnic.handed_fpdus, c.engine.rnic.tx_fpdus);
         assert_eq!((handed == 0, sent == 0), (crc, !crc), "{connects:?} {listens:?}");
     }
 }
@@ -300,7 +304,7 @@ fn test_failed_end_of_inner_connection_sends_terminate_to_other_end() {
     let CmEvent::Disconnected { .. } = own.event(&a.events) else { panic!() };
     let CmEvent::Disconnected { .. } = own.event(&b.events) else { panic!() };
     let workers = own.rnic.snapshot().workers;
-    let qp = &workers[0].counters.as_ref().unwrap().qps;
+    let qp = &workers[0].counters.as_ref().unwrap().engine.qps;
     assert_eq!((qp.tx_terminates, qp.rx_terminates), (1, 1));
     b.end.assert_untouched("a Write to nowhere");
 }
@@ -371,7 +375,7 @@ fn test_rnic_connects_to_its_own_addresses_without_frames_at_the_port() {
     }
     let snapshot = own.rnic.snapshot();
     let workers: Vec<_> = snapshot.workers.iter().map(|w| w.counters.as_ref().unwrap()).collect();
-    assert_eq!((workers[0].stack.opened, workers[1].stack.opened), (0, 3));
+    assert_eq!((workers[0].engine.stack.opened, workers[1].engine.stack.opened), (0, 3));
     assert_eq!(snapshot.ports[0].stats.tx_frames, 0);
     // 127.0.0.0/8 does not belong to this RNIC.
     let (end, events) = (End::on(&own.apps[0], 64), EventQueue::new(None));

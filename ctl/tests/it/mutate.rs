@@ -7,7 +7,7 @@ use crate::common::*;
 use heddle_base::{Random, Seed};
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest};
-use heddle_tcp::ConnId;
+use heddle_types::ConnId;
 use heddle_verbs::{AcceptParams, Access, CmEvent, EventQueue};
 
 fn below(r: &mut Random, n: usize) -> usize {
@@ -184,7 +184,7 @@ fn test_corrupted_fpdus_harm_no_other_connection() {
             honest.exchange(&mut net);
         }
     }
-    let q = net.worker().qps;
+    let q = net.worker().engine.qps;
     assert!(q.err_crc > 5 && q.err_bounds > 5 && q.err_access > 5 && q.rx_sends > 50, "{q:?}");
     honest.exchange(&mut net);
 }

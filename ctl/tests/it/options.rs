@@ -9,9 +9,9 @@ use crate::common::*;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind};
 use heddle_iwarp::rdmap::{Opcode, ReadRequest};
-use heddle_tcp::{ConnEvent, ConnId};
+use heddle_tcp::ConnEvent;
 use heddle_types::{
-    Cut, Stag, TermCode,
+    ConnId, Cut, Stag, TermCode,
     mpa::{CrcPolicy, Depth, Revision, Rtr, RtrConfig, RtrSet},
 };
 use heddle_verbs::{AcceptParams, CmEvent, DisconnectReason, EventQueue, MpaOptions, PeerDepths};
@@ -119,7 +119,7 @@ fn test_responder_sends_only_after_rtr_message_that_application_never_sees() {
         let CmEvent::Disconnected { reason, .. } = net.event(&events) else { panic!("the end") };
         assert_eq!(reason, DisconnectReason::Orderly);
     }
-    assert_eq!(net.worker().qps.rtr, 3);
+    assert_eq!(net.worker().engine.qps.rtr, 3);
 }
 
 #[test]
@@ -252,5 +252,5 @@ fn test_close_inside_fpdu_or_message_is_reported_and_frees_its_place() {
         assert!(net.now().since(start) < 100 * MS, "{:?}", net.now().since(start));
         assert!(matches!(end.completions()[..], [c] if c.wr_id == 1 && !c.status.is_success()));
     }
-    assert_eq!((net.ctl().cm.truncated, net.worker().rnic.rx_truncated), (2, 2));
+    assert_eq!((net.ctl().cm.truncated, net.worker().engine.rnic.rx_truncated), (2, 2));
 }

@@ -136,7 +136,7 @@ fn test_fpdu_stall_ends_a_connection_whose_peer_leaves_an_fpdu_unfinished() {
     net.peer.send(honest.conn, &begun());
     ends(&mut net, &events, (LIMIT, LIMIT + Duration::from_secs(3)), CloseReason::Unfinished);
     assert!(net.peer.says(honest.conn, ConnEvent::Reset));
-    assert_eq!(net.worker().rnic.unfinished_timeouts, 1);
+    assert_eq!(net.worker().engine.rnic.unfinished_timeouts, 1);
 }
 
 /// A single address gets half of the memory: eight of the longest FPDUs of a MiB.
@@ -156,7 +156,7 @@ fn test_fpdu_memory_limits_fpdus_that_peers_leave_unfinished() {
             tcp.snd_una() == tcp.snd_max()
         };
         assert_eq!(all.iter().filter(is_taken).count(), gets, "{fpdu_memory}");
-        assert_eq!(net.worker().rnic.rx_unfinished_refused > 0, gets < 10);
+        assert_eq!(net.worker().engine.rnic.rx_unfinished_refused > 0, gets < 10);
     }
 }
 

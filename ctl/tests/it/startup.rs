@@ -9,9 +9,9 @@ use std::time::Duration;
 use crate::common::*;
 use heddle_ctl::CtlCounters;
 use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind};
-use heddle_tcp::{ConnEvent, ConnId};
+use heddle_tcp::ConnEvent;
 use heddle_types::{
-    TermCode,
+    ConnId, TermCode,
     mpa::{Depth, Revision, RtrSet},
 };
 use heddle_verbs::{AcceptParams, CmEvent, ConnectFailure, EventQueue, QpFate};

@@ -204,9 +204,9 @@ impl Appliance {
             }
         };
         if let Some(f) = &c.facts {
-            f.tcp.counters.for_each(|name, _, value| count("tcp", name, value));
-            if let Some(qp) = &f.qp {
-                qp.counters.for_each(|name, _, value| count("qp", name, value));
+            f.engine.tcp.counters.for_each(|name, _, value| count("tcp", name, value));
+            if let Some(qp) = &f.engine.qp {
+                qp.for_each(|name, _, value| count("qp", name, value));
             }
         }
         Conn {
@@ -386,8 +386,9 @@ const RIGHTS: [(Rights, &str); 6] = [
 
 fn qp(c: &ConnStatus) -> Option<Qp> {
     let qp = c.qp?;
-    let facts = c.facts.as_ref().and_then(|f| f.qp);
-    let counters = facts.map(|f| f.counters).unwrap_or_default();
+    // A worker without the queue pair has taken no requests of it.
+    let facts = c.facts.as_ref().filter(|f| f.engine.qp.is_some());
+    let counters = facts.and_then(|f| f.engine.qp).unwrap_or_default();
     Some(Qp {
         qpn: qp.qpn.0,
         pd: qp.pd.0,
@@ -407,10 +408,10 @@ fn qp(c: &ConnStatus) -> Option<Qp> {
 fn tcp(c: &ConnStatus) -> Option<Tcp> {
     let f = c.facts.as_ref()?;
     let ns = |d: core::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-    let t = &f.tcp;
+    let t = &f.engine.tcp;
     Some(Tcp {
-        state: state_name(f.state).into(),
-        emss: f.emss,
+        state: state_name(f.engine.state).into(),
+        emss: f.engine.emss,
         srtt_ns: t.srtt.map(ns),
         rttvar_ns: ns(t.rttvar),
         rto_ns: ns(t.rto),
@@ -418,9 +419,9 @@ fn tcp(c: &ConnStatus) -> Option<Tcp> {
         ssthresh: t.ssthresh,
         in_flight: t.in_flight,
         snd_wnd: t.snd_wnd,
-        acked: f.acked,
-        received: f.received,
-        hindrance: f.hindrance.map(|h| hindrance_name(h).into()),
+        acked: f.engine.acked,
+        received: f.engine.received,
+        hindrance: f.engine.hindrance.map(|h| hindrance_name(h).into()),
         retransmits: t.counters.retransmits,
         timeouts: t.counters.timeouts,
     })

@@ -1,13 +1,14 @@
 //! Orders of the control plane.
 
 use heddle_base::Instant;
-use heddle_rnic::{FpduMode, Report};
-use heddle_tcp::ConnId;
+use heddle_engine::{Engine, QueuePair as _, Subject};
+use heddle_types::ConnId;
 
 use super::queues::let_go;
 use super::{Command, Worker, WorkerReport};
+use crate::rx::RxMbuf;
 
-impl Worker {
+impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     /// Takes orders; returns true if there was one.
     #[inline]
     pub(super) fn take_commands(&mut self, now: Instant) -> bool {
@@ -31,31 +32,29 @@ impl Worker {
         true
     }
 
-    fn carry_out(&mut self, now: Instant, command: Command) {
+    fn carry_out(&mut self, now: Instant, command: Command<E>) {
         match command {
             Command::Order(order) => {
-                if let heddle_rnic::Order::Release { conn } = order {
-                    self.end_qp(conn);
-                }
-                let conn = match order {
-                    heddle_rnic::Order::Disconnect { conn } => Some(conn),
-                    _ => None,
-                };
-                if let Some(conn) = conn {
+                let subject = E::subject(&order);
+                match subject {
+                    Subject::Other => {}
+                    Subject::Release(conn) => self.end_qp(conn),
                     // Take all posts first, also more than one turn would take: no request is
                     // posted twice, so the depth of the queues bounds this loop.
-                    while self.queues.has_posts(conn) && self.take_from(conn.index()) {}
+                    Subject::Disconnect(conn) => {
+                        while self.queues.has_posts(conn) && self.take_from(conn.index()) {}
+                    }
                 }
-                if let Some(report) = self.rnic.handle_order(now, order) {
+                if let Some(report) = self.engine.handle_order(now, order) {
                     self.report(report);
                 }
-                if let Some(conn) = conn {
+                if let Subject::Disconnect(conn) = subject {
                     self.tell_state(conn);
                 }
             }
-            Command::EnterFpduMode { conn, mode, app, qp } => {
+            Command::Enter { conn, mode, app, qp } => {
                 self.entering = Some((conn, app, qp));
-                self.enter_fpdu_mode(conn, *mode);
+                self.enter(conn, *mode);
             }
             Command::FlushQp { app, qp } => self.flush_idle(app, *qp),
             Command::OpenApp(doorbells) => self.queues.open_app(doorbells),
@@ -74,25 +73,25 @@ impl Worker {
 
     /// Runs the queue pair that is in `entering`. The queue pair stays there until it is in the
     /// table, so that the end of the worker finds it if anything panics.
-    fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) {
+    fn enter(&mut self, conn: ConnId, mode: E::Mode) {
         let result = if self.queues.is_free(conn) {
-            self.rnic.enter_fpdu_mode(conn, mode)
+            self.engine.enter(conn, mode)
         } else {
             Err(heddle_types::RnicError::NotStartup)
         };
-        // A queue pair that the RNIC refused has not changed.
+        // A queue pair that the engine refused has not changed.
         let qp = self.entering.take().filter(|_| result.is_ok());
         if let Some((_, app, qp)) = qp {
             if let Some(srq) = self.queues.insert(conn, app, *qp) {
-                let shared = self.rnic.post_with(conn, |qp| qp.share_receives(srq));
+                let shared = self.engine.post_with(conn, |qp| qp.share_receives(srq));
                 debug_assert!(shared.is_ok(), "it was made above");
             }
             // Take the receives first: the first message may have come with the start-up already.
             // The application posts up to the queue pair's own depth, so the loop takes all of
             // them.
             while self.take_from(conn.index()) {}
-            self.rnic.start(&self.mem, conn);
+            self.engine.start(&self.mem, conn);
         }
-        self.report(Report::Entered { conn, result });
+        self.report(E::entered(conn, result));
     }
 }

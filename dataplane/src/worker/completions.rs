@@ -1,18 +1,19 @@
 //! The path of completions from the queue pairs to the rings of applications, and the end of a
 //! queue pair.
 
-use heddle_tcp::ConnId;
-use heddle_types::{AppId, Cqe, CqeOp, Queue};
+use heddle_engine::Engine;
+use heddle_types::{AppId, ConnId, Cqe, CqeOp, Queue};
 use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
 use super::queues::let_go;
+use crate::rx::RxMbuf;
 
-impl Worker {
+impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     /// Writes completions to the completion queues; returns true if there were any.
     #[inline]
     pub(super) fn collect_completions(&mut self) -> bool {
-        let any = self.rnic.has_completions();
+        let any = self.engine.has_completions();
         if any {
             self.complete_all();
         }
@@ -22,8 +23,8 @@ impl Worker {
     #[inline(never)]
     fn complete_all(&mut self) {
         loop {
-            let Worker { rnic, queues, .. } = self;
-            let taken = rnic.take_completions(|conn, all, retired| {
+            let Worker { engine, queues, .. } = self;
+            let taken = engine.take_completions(|conn, all, retired| {
                 (queues.complete(conn, all, retired), retired)
             });
             let Some((conn, (lost, retired))) = taken else { return };
@@ -44,7 +45,7 @@ impl Worker {
         if let Some(slot) = self.queues.of(conn)
             && !std::mem::replace(&mut slot.broken, true)
         {
-            self.rnic.abort(conn);
+            self.engine.abort(conn);
         }
     }
 
@@ -55,8 +56,8 @@ impl Worker {
         self.flush_qp(conn, false);
     }
 
-    /// Like [`end_qp`](Self::end_qp), but without the RNIC. With `results_lost`, the RNIC can no
-    /// longer report the results of the requests that it had taken.
+    /// Like [`end_qp`](Self::end_qp), but without the engine. With `results_lost`, the engine can
+    /// no longer report the results of the requests that it had taken.
     pub(super) fn flush_qp(&mut self, conn: ConnId, results_lost: bool) {
         self.watch.forget(conn.index());
         let Some(mut slot) = self.queues.remove(conn) else { return };

@@ -1,9 +1,8 @@
 //! The messages between the control plane and a worker, through bounded rings that never make
 //! either wait.
 
-use heddle_rnic::{FpduMode, Order, Report};
-use heddle_tcp::{ConnId, RxDatagram};
-use heddle_types::AppId;
+use heddle_engine::Engine;
+use heddle_types::{AppId, ConnId};
 use heddle_verbs::Waker;
 use heddle_verbs::cq::CqLink;
 use heddle_verbs::wakeup::WorkerWaker;
@@ -15,16 +14,15 @@ use super::{ConnFacts, DATAGRAMS, RING, WorkerSnapshot};
 
 /// An order to a worker, which carries orders out in the order of their arrival.
 #[derive(Debug)]
-pub enum Command {
-    /// An order for the worker's RNIC; not [`Order::EnterFpduMode`].
-    Order(Order),
-    /// End the start-up and run a queue pair; [`Report::Entered`](heddle_rnic::Report::Entered)
-    /// answers.
-    EnterFpduMode {
-        /// The connection, which must be in the start-up phase.
+pub enum Command<E: Engine> {
+    /// An order for the worker's engine.
+    Order(E::Order),
+    /// Run a queue pair on a connection; the report of [`Engine::entered`] answers.
+    Enter {
+        /// The connection, which has no queue pair yet.
         conn: ConnId,
-        /// The mode to enter.
-        mode: Box<FpduMode>,
+        /// The terms on which both ends have agreed.
+        mode: Box<E::Mode>,
         /// The application that owns the queue pair.
         app: AppId,
         /// The worker's end of the queue pair.
@@ -60,14 +58,14 @@ pub enum Command {
 
 /// A report from a worker to the control plane.
 #[derive(Debug)]
-pub enum WorkerReport {
-    /// A report of the worker's RNIC.
-    Rnic(Report),
+pub enum WorkerReport<E: Engine> {
+    /// A report of the worker's engine.
+    Engine(E::Report),
     /// All counters of the worker, in answer to [`Command::Snapshot`].
-    Snapshot(Box<WorkerSnapshot>),
+    Snapshot(Box<WorkerSnapshot<E::Counters>>),
     /// The state of connections, in answer to [`Command::Inspect`]. Connections that no longer
     /// exist are left out.
-    Inspected(Vec<ConnFacts>),
+    Inspected(Vec<ConnFacts<E::Facts>>),
 }
 
 /// Why there is no report.
@@ -85,25 +83,25 @@ pub enum NoReport {
 
 /// The control plane's end of the ring of orders, which has no other sender.
 #[derive(Debug)]
-pub struct CommandSender {
-    pub(super) ring: Producer<Command>,
+pub struct CommandSender<E: Engine> {
+    pub(super) ring: Producer<Command<E>>,
     /// Wakes the worker's thread.
     waker: Option<WorkerWaker>,
 }
 
-impl CommandSender {
-    pub(super) fn new(ring: Producer<Command>) -> CommandSender {
+impl<E: Engine> CommandSender<E> {
+    pub(super) fn new(ring: Producer<Command<E>>) -> CommandSender<E> {
         CommandSender { ring, waker: None }
     }
 
     /// Returns this sender with a waker: its orders wake the worker's thread if the thread sleeps.
     #[must_use]
-    pub fn waking(self, waker: WorkerWaker) -> CommandSender {
+    pub fn waking(self, waker: WorkerWaker) -> CommandSender<E> {
         CommandSender { waker: Some(waker), ..self }
     }
 
     /// Queues an order; returns the order if the ring is full.
-    pub fn send(&mut self, command: Command) -> Result<(), Box<Command>> {
+    pub fn send(&mut self, command: Command<E>) -> Result<(), Box<Command<E>>> {
         self.ring.push(command).map_err(Box::new)?;
         self.wake();
         Ok(())
@@ -117,29 +115,29 @@ impl CommandSender {
     }
 
     /// Takes back the oldest order that the worker never carries out because it has ended.
-    pub fn reclaim(&mut self) -> Option<Command> {
+    pub fn reclaim(&mut self) -> Option<Command<E>> {
         self.ring.reclaim()
     }
 }
 
 /// The control plane's end of the rings of reports and of datagrams.
 #[derive(Debug)]
-pub struct ReportReceiver {
-    reports: Consumer<WorkerReport>,
-    datagrams: Consumer<RxDatagram>,
+pub struct ReportReceiver<E: Engine> {
+    reports: Consumer<WorkerReport<E>>,
+    datagrams: Consumer<E::Datagram>,
 }
 
-impl ReportReceiver {
+impl<E: Engine> ReportReceiver<E> {
     /// Returns the oldest report; datagrams come after all other reports that wait.
     ///
     /// # Errors
     /// Returns [`NoReport`] if there is no report.
-    pub fn recv(&mut self) -> Result<WorkerReport, NoReport> {
+    pub fn recv(&mut self) -> Result<WorkerReport<E>, NoReport> {
         if let Some(report) = self.reports.pop() {
             return Ok(report);
         }
         if let Some(datagram) = self.datagrams.pop() {
-            return Ok(WorkerReport::Rnic(Report::Datagram(Box::new(datagram))));
+            return Ok(WorkerReport::Engine(E::brought(datagram)));
         }
         // A report may have come between the two loads: then this is not the end yet.
         Err(match self.reports.end() {
@@ -158,7 +156,7 @@ impl ReportReceiver {
 
 /// Makes the rings from a worker to the control plane: one for reports, and one for datagrams,
 /// which any host may send and which so keep no report waiting.
-pub(super) fn reports(waker: Option<Waker>) -> (ReportSender, ReportReceiver) {
+pub(super) fn reports<E: Engine>(waker: Option<Waker>) -> (ReportSender<E>, ReportReceiver<E>) {
     let (reports, reports_out) = ring(RING);
     let (datagrams, datagrams_out) = ring(DATAGRAMS);
     let receiver = ReportReceiver { reports: reports_out, datagrams: datagrams_out };
@@ -167,14 +165,14 @@ pub(super) fn reports(waker: Option<Waker>) -> (ReportSender, ReportReceiver) {
 
 /// The worker's end of the rings of reports and of datagrams.
 #[derive(Debug)]
-pub(super) struct ReportSender {
-    ring: Producer<WorkerReport>,
-    datagrams: Producer<RxDatagram>,
+pub(super) struct ReportSender<E: Engine> {
+    ring: Producer<WorkerReport<E>>,
+    datagrams: Producer<E::Datagram>,
     /// The waker of the control plane's thread, if it has one.
     waker: Option<Waker>,
 }
 
-impl ReportSender {
+impl<E: Engine> ReportSender<E> {
     /// Returns true if a report would have to wait. If the control plane has dropped its end, no
     /// report waits.
     pub(super) fn is_full(&self) -> bool {
@@ -183,8 +181,8 @@ impl ReportSender {
 
     /// Sends a datagram; returns false if there is no room. Datagrams of strangers leave half of
     /// the room to those of connections.
-    pub(super) fn send_datagram(&mut self, datagram: RxDatagram) -> bool {
-        let has_room = datagram.known || !self.datagrams.is_half_full();
+    pub(super) fn send_datagram(&mut self, datagram: E::Datagram) -> bool {
+        let has_room = E::is_known(&datagram) || !self.datagrams.is_half_full();
         let sent = has_room && self.datagrams.push(datagram).is_ok();
         if sent {
             self.wake();
@@ -193,7 +191,7 @@ impl ReportSender {
     }
 
     /// Sends a report. The caller has checked that there is room.
-    pub(super) fn send(&mut self, report: WorkerReport) {
+    pub(super) fn send(&mut self, report: WorkerReport<E>) {
         let sent = self.ring.push(report);
         debug_assert!(sent.is_ok() || self.ring.is_deserted());
         self.wake();

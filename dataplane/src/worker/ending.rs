@@ -6,29 +6,27 @@
 //! flushed, and later posts fail. Then the worker reports its end, and the control plane reports
 //! the end of the connections.
 //!
-//! A panic may have left the RNIC in a state in which more panics follow. The worker asks once for
-//! everything that the RNIC still knows. If that fails, the requests that the RNIC had taken have
-//! no completions, and their completion queues report that some were lost. The worker ends the
-//! rings themselves without the RNIC.
+//! A panic may have left the engine in a state in which more panics follow. The worker asks once for
+//! everything that the engine still knows. If that fails, the requests that the engine had taken
+//! have no completions, and their completion queues report that some were lost. The worker ends the
+//! rings themselves without the engine.
 //!
-//! Peers learn of the end as well ([`Worker::end`]). As long as the RNIC answers, the worker resets
-//! its connections. Then the worker replaces the RNIC by one that has no connections and accepts
-//! none, on the same queues of the port, and [`Worker::poll_closed`] gives this RNIC the thread: it
-//! answers ARP, and it answers frames for the former connections, also if their reset was lost or
-//! never made, with RST (RFC 9293 section 3.10.7.1).
+//! Peers learn of the end as well ([`Worker::end`]). As long as the engine answers, the worker
+//! resets its connections. Then the worker replaces the engine by one that has no connections and
+//! accepts none ([`Engine::closed`]), on the same queues of the port, and [`Worker::poll_closed`]
+//! gives this engine the thread. The engine of iWARP over TCP answers ARP then, and answers frames
+//! for the former connections, also if their reset was lost or never made, with RST (RFC 9293
+//! section 3.10.7.1).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use std::sync::Arc;
-
-use heddle_iwarp::MrTable;
-use heddle_rnic::{Rnic, RnicConfig};
-use heddle_tcp::StackConfig;
+use heddle_engine::Engine;
 
 use super::Worker;
+use crate::rx::RxMbuf;
 
-impl Worker {
-    /// Ends all queue pairs; returns true if the RNIC has ended its connections as well.
+impl<E: Engine<Frame = RxMbuf>> Worker<E> {
+    /// Ends all queue pairs; returns true if the engine has ended its connections as well.
     fn end_queue_pairs(&mut self) -> bool {
         if let Some((conn, app, qp)) = self.entering.take()
             && self.queues.is_free(conn)
@@ -39,7 +37,7 @@ impl Worker {
         let conns = self.queues.conns();
         let whole = guarded(|| {
             for conn in &conns {
-                self.rnic.abort(*conn);
+                self.engine.abort(*conn);
                 self.collect_completions();
             }
         });
@@ -53,7 +51,7 @@ impl Worker {
 /// Turns in which the worker sends resets, each of [`TX_BURST`](super::TX_BURST) frames.
 const RESET_TURNS: usize = 1024;
 
-impl Worker {
+impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     /// Ends the worker by a defect, its own (`panicked`) or the control plane's, after its thread
     /// has caught the panic: ends queue pairs and reports as a drop does, and resets peers. After
     /// this call, the worker can only [`poll_closed`](Worker::poll_closed).
@@ -69,14 +67,9 @@ impl Worker {
             let _ = guarded(|| self.reset_peers());
         }
         self.tell_end(panicked);
-        let closed = RnicConfig {
-            stack: StackConfig { max_conns: 1, ..self.closed.stack.clone() },
-            ..*self.closed
-        };
-        let mrs = Arc::new(MrTable::new(&closed.stack.seed, 1));
-        if let Some(fresh) = guarded(|| Rnic::new(closed, mrs)) {
-            let old = std::mem::replace(&mut self.rnic, fresh);
-            // The old RNIC may panic; what it cannot give back is lost.
+        if let Some(fresh) = guarded(|| E::closed(&self.config)) {
+            let old = std::mem::replace(&mut self.engine, fresh);
+            // The old engine may panic; what it cannot give back is lost.
             let _ = guarded(|| drop(old));
         }
     }
@@ -87,8 +80,8 @@ impl Worker {
         let now = self.clock.now();
         let mut busy = self.receive();
         self.handle_frames(now);
-        if self.rnic.is_due(now) {
-            self.rnic.handle_timeouts(now);
+        if self.engine.is_due(now) {
+            self.engine.handle_timeouts(now);
         }
         busy |= self.transmit(now);
         self.mem.quiescent();
@@ -113,7 +106,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl<E: Engine<Frame = RxMbuf>> Drop for Worker<E> {
     fn drop(&mut self) {
         if !self.ended {
             self.end_queue_pairs();

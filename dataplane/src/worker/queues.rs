@@ -1,14 +1,13 @@
 //! Applications' queues at a worker: doorbells, queue pairs, completion queues.
 
-use heddle_iwarp::{Completions, Retired, SharedReceives};
-use heddle_tcp::ConnId;
-use heddle_types::{AppId, Cqe, Queue};
+use heddle_engine::{Completions, Retired, SharedReceives};
+use heddle_types::{AppId, ConnId, Cqe, Queue};
 use heddle_verbs::closer;
 use heddle_verbs::cq::{CqLink, CqProducer};
 use heddle_verbs::ring::{BELLS, Bells};
 use heddle_verbs::worker::WorkerQp;
 
-use crate::rx::RxMbuf;
+use crate::MbufRnic;
 
 /// A queue pair that this worker runs.
 #[derive(Debug)]
@@ -345,13 +344,13 @@ impl Queues {
     }
 }
 
-/// Heap bytes that an idle established connection takes on its side, in all layers together: TCP
+/// Heap bytes that an idle established connection of iWARP takes on its side, in all layers together: TCP
 /// and its tables, send and held queue, queue pair, the worker's end of the application's queues,
 /// its places in this worker's tables, the connection manager's record, and a word of the
 /// allocator's for each of the three pieces of memory that hold these. Posted requests come on top,
 /// as do the rings that the application shares, counters that few connections need, and the state
 /// of each peer's address, however many connections it has.
-const CONN_BYTES: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_BYTES
+const CONN_BYTES: usize = MbufRnic::CONN_BYTES
     + size_of::<Slot>()
     + size_of::<Option<Box<Slot>>>()
     + size_of::<usize>()

@@ -2,16 +2,16 @@
 
 use std::cell::RefCell;
 
-use heddle_iwarp::{PostedReceives, QpContext};
-use heddle_rnic::{POST_TURN, Posted, take_turn};
+use heddle_engine::{Engine, POST_TURN, Posted, PostedReceives, QueuePair, take_turn};
 use heddle_types::{PostError, SendWr};
 use heddle_verbs::ring::{Broken, Entry, OnSend};
 use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
 use super::queues::Queues;
+use crate::rx::RxMbuf;
 
-impl Worker {
+impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     #[inline]
     pub(super) fn take_work_requests(&mut self) -> bool {
         let Worker { queues, ready, .. } = self;
@@ -47,22 +47,23 @@ impl Worker {
     /// Takes work requests from the rings of one queue pair, at most a turn of each; returns true
     /// if there may be more.
     pub(super) fn take_from(&mut self, index: usize) -> bool {
-        let Worker { rnic, queues, entry, watch, clock, .. } = self;
+        let Worker { engine, queues, entry, watch, clock, .. } = self;
         let Some(slot) = queues.slot(index) else { return false };
         if slot.broken {
             return false;
         }
         let (conn, ends) = (slot.conn, &mut slot.qp);
-        let taken = rnic.post_with(conn, |qp| {
+        let taken = engine.post_with(conn, |qp| {
             // An application that finds its queue full rings to learn which requests were retired
             // in silence.
-            ends.retire(qp.sq_retired(), qp.rq_retired());
+            let retired = qp.retired();
+            ends.retire(retired.sq, retired.rq);
             let before = ends.outstanding().0;
             let more = take_turn(qp, &mut Rings { ends, entry }, POST_TURN);
             ends.give_blocks();
             let outstanding = ends.outstanding().0;
             if outstanding > before && watch.is_due() {
-                let until = qp.sq_retired().wrapping_add(outstanding);
+                let until = qp.retired().sq.wrapping_add(outstanding);
                 watch.follow(conn.index(), until, clock.now());
             }
             more
@@ -77,7 +78,7 @@ impl Worker {
                     Broken::Overrun => self.counters.wr_overruns += 1,
                     _ => self.counters.wr_broken += 1,
                 }
-                self.rnic.abort(conn);
+                self.engine.abort(conn);
                 false
             }
         }
@@ -90,11 +91,11 @@ struct Rings<'w> {
     entry: &'w mut Entry,
 }
 
-impl Posted for Rings<'_> {
+impl<Q: QueuePair> Posted<Q> for Rings<'_> {
     type Broken = Broken;
 
     #[inline(always)]
-    fn take_recvs(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Broken> {
+    fn take_recvs(&mut self, qp: &mut Q, most: usize) -> Result<usize, Broken> {
         let mut taken = 0;
         while taken < most
             && let Some(posted) = self.ends.take_recv(self.entry, |wr| qp.post_recv(wr))?
@@ -116,7 +117,7 @@ impl Posted for Rings<'_> {
     }
 
     #[inline(always)]
-    fn take_sends(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Broken> {
+    fn take_sends(&mut self, qp: &mut Q, most: usize) -> Result<usize, Broken> {
         let mut taken = 0;
         while taken < most
             && let Some(posted) = self.ends.take_send(self.entry, PostTo(qp))?
@@ -138,9 +139,9 @@ impl<'w> NotTaken<'w> {
     }
 }
 
-impl PostedReceives for NotTaken<'_> {
+impl<Q: QueuePair> PostedReceives<Q> for NotTaken<'_> {
     #[cold]
-    fn post_to(&self, of: usize, qp: &mut QpContext) {
+    fn post_to(&self, of: usize, qp: &mut Q) {
         // Posting a receive handles no message, so there is no second borrow.
         let Ok(mut borrowed) = self.0.try_borrow_mut() else { return };
         let (queues, entry) = &mut *borrowed;
@@ -153,9 +154,9 @@ impl PostedReceives for NotTaken<'_> {
 }
 
 /// Posts requests taken from a send queue.
-struct PostTo<'q>(&'q mut QpContext);
+struct PostTo<'q, Q>(&'q mut Q);
 
-impl OnSend<Result<(), PostError>> for PostTo<'_> {
+impl<Q: QueuePair> OnSend<Result<(), PostError>> for PostTo<'_, Q> {
     #[inline(always)]
     fn take(self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.0.post_send(wr)

@@ -1,29 +1,22 @@
 //! The counters of a worker.
 
-use heddle_iwarp::QpCounters;
-use heddle_rnic::RnicCounters;
-use heddle_tcp::{ConnCounters, StackCounters};
+use heddle_engine::{Counters, Engine};
 use heddle_verbs::memory::MemoryCounters;
 
 use super::steer::SteerCounters;
 use super::{Worker, WorkerCounters, WorkerReport, WorkerTimes};
 use crate::fault::FaultCounters;
 use crate::queue::{RxCounters, TxCounters};
+use crate::rx::RxMbuf;
 use crate::tx::TxBuildCounters;
 
 /// All counters and measurements of a worker.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WorkerSnapshot {
+pub struct WorkerSnapshot<C> {
     /// Counters of the worker itself.
     pub worker: WorkerCounters,
-    /// Counters of the joint of TCP and iWARP.
-    pub rnic: RnicCounters,
-    /// Counters of the TCP/IP stack.
-    pub stack: StackCounters,
-    /// Counters of all TCP connections together.
-    pub tcp: ConnCounters,
-    /// Counters of all queue pairs together.
-    pub qps: QpCounters,
+    /// Counters of the engine.
+    pub engine: C,
     /// Counters of the construction of frames.
     pub sink: TxBuildCounters,
     /// Counters of copies into and out of registered memory.
@@ -43,14 +36,11 @@ pub struct WorkerSnapshot {
     pub buffers: (u32, u32),
 }
 
-impl WorkerSnapshot {
+impl<C: Counters> WorkerSnapshot<C> {
     /// Calls `f` with group, name, help text and value of every counter.
     pub fn for_each(&self, mut f: impl FnMut(&'static str, &'static str, &'static str, u64)) {
         self.worker.for_each(|n, h, v| f("worker", n, h, v));
-        self.rnic.for_each(|n, h, v| f("rnic", n, h, v));
-        self.stack.for_each(|n, h, v| f("stack", n, h, v));
-        self.tcp.for_each(|n, h, v| f("tcp", n, h, v));
-        self.qps.for_each(|n, h, v| f("qp", n, h, v));
+        self.engine.for_each(&mut f);
         self.sink.for_each(|n, h, v| f("sink", n, h, v));
         self.memory.for_each(|n, h, v| f("memory", n, h, v));
         self.rx.for_each(|n, h, v| f("rx", n, h, v));
@@ -60,13 +50,10 @@ impl WorkerSnapshot {
     }
 
     /// Adds every counter of `other` to this snapshot.
-    pub fn add(&mut self, other: &WorkerSnapshot) {
+    pub fn add(&mut self, other: &WorkerSnapshot<C>) {
         let WorkerSnapshot {
             worker,
-            rnic,
-            stack,
-            tcp,
-            qps,
+            engine,
             sink,
             memory,
             rx,
@@ -77,10 +64,7 @@ impl WorkerSnapshot {
             buffers: _,
         } = other;
         self.worker.add(worker);
-        self.rnic.add(rnic);
-        self.stack.add(stack);
-        self.tcp.add(tcp);
-        self.qps.add(qps);
+        self.engine.add(engine);
         self.sink.add(sink);
         self.memory.add(memory);
         self.rx.add(rx);
@@ -91,18 +75,21 @@ impl WorkerSnapshot {
     }
 }
 
-/// Connections, and then queue pairs, that the worker looks at in one turn for a snapshot.
+/// Connections, or queue pairs, that the engine looks at in one turn for a snapshot.
 const SNAPSHOT_TURN: usize = 64;
 
-/// Snapshots that the control plane has asked for, and the partial sums of the next.
-#[derive(Debug, Default)]
-pub(super) struct Snapshots {
+/// Snapshots that the control plane has asked for, and the sum that waits for room for its report.
+#[derive(Debug)]
+pub(super) struct Snapshots<C> {
     asked: usize,
-    tcp: Option<ConnCounters>,
-    qps: Option<QpCounters>,
+    sum: Option<C>,
 }
 
-impl Snapshots {
+impl<C> Snapshots<C> {
+    pub(super) fn new() -> Snapshots<C> {
+        Snapshots { asked: 0, sum: None }
+    }
+
     /// Notes one more request. Each snapshot begins after those before it are answered, so that it
     /// includes everything counted before its request.
     pub(super) fn ask(&mut self) {
@@ -110,7 +97,7 @@ impl Snapshots {
     }
 }
 
-impl Worker {
+impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     /// Adds some more connections to the snapshot in progress; returns true if there is one.
     #[inline]
     pub(super) fn count_on(&mut self) -> bool {
@@ -123,42 +110,36 @@ impl Worker {
 
     #[cold]
     fn count_some(&mut self) {
-        let Worker { snapshots: s, rnic, .. } = self;
-        s.tcp = s.tcp.or_else(|| rnic.poll_conn_counters(SNAPSHOT_TURN));
-        if s.tcp.is_some() {
-            s.qps = s.qps.or_else(|| rnic.poll_qp_counters(SNAPSHOT_TURN));
-        }
-        let (Some(tcp), Some(qps)) = (s.tcp, s.qps) else { return };
+        let Worker { snapshots, engine, .. } = self;
+        snapshots.sum = snapshots.sum.take().or_else(|| engine.poll_counters(SNAPSHOT_TURN));
+        let Some(sum) = snapshots.sum else { return };
         if self.reports_are_full() {
             return;
         }
-        self.snapshots = Snapshots { asked: self.snapshots.asked - 1, ..Snapshots::default() };
-        let snapshot = Box::new(self.snapshot_with(tcp, qps));
+        self.snapshots = Snapshots { asked: self.snapshots.asked - 1, sum: None };
+        let snapshot = Box::new(self.snapshot_with(sum));
         self.reports.send(WorkerReport::Snapshot(snapshot));
     }
 
     /// Returns everything counted so far. This function looks at every connection, so it is for a
     /// caller that runs the worker and has the time.
-    pub fn snapshot(&self) -> WorkerSnapshot {
-        self.snapshot_with(self.rnic.conn_counters(), self.rnic.qp_counters())
+    pub fn snapshot(&self) -> WorkerSnapshot<E::Counters> {
+        self.snapshot_with(self.engine.counters())
     }
 
-    fn snapshot_with(&self, tcp: ConnCounters, qps: QpCounters) -> WorkerSnapshot {
+    fn snapshot_with(&self, engine: E::Counters) -> WorkerSnapshot<E::Counters> {
         let mut steer = self.rx.steer_counters();
         steer.add(&self.tx.queue().steer_counters());
         WorkerSnapshot {
             worker: self.counters,
-            rnic: *self.rnic.counters(),
-            stack: *self.rnic.stack_counters(),
-            tcp,
-            qps,
+            engine,
             sink: self.tx.counters,
             memory: self.mem.counters(),
             rx: self.rx.counters(),
             tx: self.tx.queue().counters(),
             steer,
             fault: self.tx.fault().map(|f| *f.counters()).unwrap_or_default(),
-            times: self.watch.times(self.rnic.round_trips()),
+            times: self.watch.times(self.engine.round_trips()),
             buffers: self.tx.buffers(),
         }
     }

@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use heddle_base::{Chunks, Seed};
+use heddle_engine::POST_TURN;
 use heddle_iwarp::QpConfig;
-use heddle_rnic::{FpduMode, Order, POST_TURN};
+use heddle_rnic::{FpduMode, Order, Report, RnicConfig};
 use heddle_tcp::StackConfig;
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::Registry;
@@ -16,6 +17,7 @@ use heddle_verbs::{
 };
 
 use super::*;
+use crate::{Command, CommandSender, ReportReceiver, Worker, WorkerConfig, WorkerReport};
 use crate::{Eal, EalConfig, Hugepages, MempoolConfig, Port, PortConfig};
 
 /// A control plane that does nothing: the test gives the orders.
@@ -65,7 +67,7 @@ fn bench(name: &str) -> Bench {
         StackConfig { max_conns: CONNS, ..StackConfig::new(port.mac(), addr, seed.clone()) };
     let (worker, commands, reports) = Worker::new(WorkerConfig {
         index: 0,
-        rnic: RnicConfig::new(stack, 64, 1 << 16),
+        engine: RnicConfig::new(stack, 64, 1 << 16),
         rx: rx.into(),
         tx: tx.into(),
         pool,
@@ -95,7 +97,7 @@ impl Bench {
         self.order(Command::Order(Order::Connect { token, local: None, remote }));
         self.worker.poll();
         match self.reports.recv() {
-            Ok(WorkerReport::Rnic(Report::Connecting { token: t, result: Ok(conn) })) => {
+            Ok(WorkerReport::Engine(Report::Connecting { token: t, result: Ok(conn) })) => {
                 assert_eq!(t, token);
                 conn
             }
@@ -120,7 +122,7 @@ impl Bench {
         };
         let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp: config });
         let qp = Box::new(WorkerQp::new(qp));
-        Command::EnterFpduMode { conn, mode, app: self.device.app(), qp }
+        Command::Enter { conn, mode, app: self.device.app(), qp }
     }
 
     /// Returns a connection with a queue pair whose doorbell the worker listens to.
@@ -134,7 +136,7 @@ impl Bench {
         let entered = self.reports.recv();
         let ok = Ok(());
         assert!(
-            matches!(&entered, Ok(WorkerReport::Rnic(Report::Entered { result, .. })) if *result == ok),
+            matches!(&entered, Ok(WorkerReport::Engine(Report::Entered { result, .. })) if *result == ok),
             "{entered:?}"
         );
         (conn, qp, cq, sleeper)
@@ -195,7 +197,9 @@ fn test_a_snapshot_of_many_connections_takes_many_turns() {
         assert!(b.worker.poll());
         let Ok(WorkerReport::Snapshot(s)) = b.reports.recv() else { panic!("no answer") };
         let all = b.worker.snapshot();
-        assert_eq!((s.tcp, s.qps, s.stack), (all.tcp, all.qps, all.stack));
+        let (s_sums, all_sums) = (s.engine, all.engine);
+        assert_eq!((s_sums.tcp, s_sums.qps), (all_sums.tcp, all_sums.qps));
+        assert_eq!(s_sums.stack, all_sums.stack);
         assert_eq!(all.worker.polls, s.worker.polls + 1);
     }
     assert!(!b.worker.poll());
@@ -234,13 +238,11 @@ fn check_end(b: Bench, end: impl FnOnce(Worker)) -> NoReport {
         (post_write(&qp, 8), post_recv(&qp, 8)),
         (Err(PostError::Ended), Err(PostError::Ended))
     );
-    assert!(
-        matches!(commands.reclaim(), Some(Command::EnterFpduMode { conn: c, .. }) if c == conn)
-    );
+    assert!(matches!(commands.reclaim(), Some(Command::Enter { conn: c, .. }) if c == conn));
     assert!(matches!(commands.reclaim(), Some(Command::Snapshot)));
     assert!(commands.reclaim().is_none());
     while let Ok(report) = reports.recv() {
-        assert!(matches!(report, WorkerReport::Rnic(_)));
+        assert!(matches!(report, WorkerReport::Engine(_)));
     }
     reports.recv().unwrap_err()
 }
@@ -306,7 +308,7 @@ fn test_disconnect_takes_effect_after_requests_posted_before_it() {
     post_write(&qp, 200).unwrap();
     b.worker.poll();
     assert!(cq.poll().is_none(), "its turn comes behind the others");
-    assert_eq!(b.worker.rnic.qp(conn).unwrap().state(), heddle_types::QpState::Closing);
+    assert_eq!(b.worker.engine.qp(conn).unwrap().state(), heddle_types::QpState::Closing);
 }
 
 /// The application goes on posting while the worker takes requests: the Send, and the receives
@@ -338,7 +340,7 @@ fn test_posts_between_end_of_connection_and_its_report_are_flushed() {
     let (conn, qp, cq, _) = b.run();
     post_recv(&qp, 1).unwrap();
     b.worker.poll();
-    b.worker.rnic.abort(conn);
+    b.worker.engine.abort(conn);
     post_recv(&qp, 2).unwrap();
     post_write(&qp, 3).unwrap();
     assert!(!b.worker.take_from(conn.index()));
@@ -442,7 +444,10 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     b.worker.poll();
     flood(&mut b, 2 * DATAGRAMS);
     let s = b.worker.snapshot();
-    assert_eq!((s.stack.rx_datagrams, s.stack.udp_source_limited), (2 * DATAGRAMS as u64, 0));
+    assert_eq!(
+        (s.engine.stack.rx_datagrams, s.engine.stack.udp_source_limited),
+        (2 * DATAGRAMS as u64, 0)
+    );
     // The other half is for datagrams about connections.
     assert_eq!(s.worker.datagrams_dropped, 3 * DATAGRAMS as u64 / 2);
     // The answer to an order comes before the waiting datagrams.
@@ -451,11 +456,13 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     b.worker.poll();
     let next = b.reports.recv();
     assert!(
-        matches!(next, Ok(WorkerReport::Rnic(Report::Connecting { token: 7, .. }))),
+        matches!(next, Ok(WorkerReport::Engine(Report::Connecting { token: 7, .. }))),
         "{next:?}"
     );
     for _ in 0..DATAGRAMS / 2 {
-        let Ok(WorkerReport::Rnic(Report::Datagram(d))) = b.reports.recv() else { panic!("gone") };
+        let Ok(WorkerReport::Engine(Report::Datagram(d))) = b.reports.recv() else {
+            panic!("gone")
+        };
         assert_eq!((d.payload(), d.remote), (&b"ib"[..], ([10, 0, 0, 2], 49152).into()));
     }
     assert!(matches!(b.reports.recv(), Err(NoReport::Yet)));
@@ -475,7 +482,7 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     assert!(rx.burst(&mut frames) > 0);
     let arp = |f: &Mbuf| f.chunk_at(0)[12..14] == [8, 6] && f.chunk_at(0)[38..42] == [10, 0, 0, 2];
     assert!(frames.iter().any(arp));
-    assert_eq!(b.worker.snapshot().stack.tx_datagrams, 0);
+    assert_eq!(b.worker.snapshot().engine.stack.tx_datagrams, 0);
 }
 
 /// RFC 9293 section 3.10.7.1: the RST that answers a segment with ACK has that segment's

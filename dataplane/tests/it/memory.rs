@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::common::*;
 use heddle_base::{Chunks, Instant, Seed, Sum};
 use heddle_dataplane::*;
-use heddle_iwarp::{Memory as _, MrTable};
+use heddle_mr::Memory as _;
+use heddle_mr::MrTable;
 use heddle_types::{Access, Pd, Qpn};
 use heddle_verbs::memory::{Region, RegionError, RegionMemory, RegionTable};
 

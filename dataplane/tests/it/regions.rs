@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
-use heddle_iwarp::MrTable;
+use heddle_mr::MrTable;
 use heddle_types::{Access, Pd, Qpn};
 use heddle_verbs::memory::{Region, RegionMemory, RegionTable};
 

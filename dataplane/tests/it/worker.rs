@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
-use heddle_iwarp::MrTable;
+use heddle_mr::MrTable;
 use heddle_rnic::{Order, Report, RnicConfig};
 use heddle_tcp::StackConfig;
 use heddle_verbs::memory::RegionTable;
@@ -24,7 +24,7 @@ fn test_orders_wait_while_worker_reports_are_not_taken() {
     let stack = StackConfig::new(port.mac(), "10.0.0.1/24".parse().unwrap(), seed.clone());
     let (mut worker, mut commands, mut reports) = Worker::new(WorkerConfig {
         index: 0,
-        rnic: RnicConfig::new(stack, 64, 1 << 22),
+        engine: RnicConfig::new(stack, 64, 1 << 22),
         rx: rx.into(),
         tx: tx.into(),
         pool,
@@ -52,7 +52,7 @@ fn test_orders_wait_while_worker_reports_are_not_taken() {
     let mut seen = 0;
     while seen < sent {
         while let Ok(report) = reports.recv() {
-            let WorkerReport::Rnic(Report::Connecting { token, result: Err(_) }) = report else {
+            let WorkerReport::Engine(Report::Connecting { token, result: Err(_) }) = report else {
                 panic!("{report:?}")
             };
             assert_eq!(token, seen);

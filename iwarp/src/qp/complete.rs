@@ -1,10 +1,10 @@
 //! Completions: in queue order, one for each request, and for all requests when the QP fails.
 
 use super::QpContext;
-use super::cq::Completions;
 use super::event::QpEvent;
 use super::queues::{Progress, Wqe, WqeOp};
 use heddle_base::StreamPos;
+use heddle_engine::{Completions, Retired};
 use heddle_types::{Cqe, CqeOp, CqeStatus, QpState, Queue, Stag};
 
 /// The data that the completion of a receive buffer reports.
@@ -14,15 +14,6 @@ pub(super) struct Received {
     pub(super) solicited: bool,
     pub(super) invalidated: Option<Stag>,
     pub(super) immediate: Option<u64>,
-}
-
-/// Requests whose places are free again: see [`QpContext::sq_retired`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retired {
-    /// Requests of the send queue, modulo 2^32.
-    pub sq: u32,
-    /// Requests of the receive queue, modulo 2^32.
-    pub rq: u32,
 }
 
 impl QpContext {

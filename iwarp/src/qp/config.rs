@@ -1,9 +1,10 @@
 //! The settings with which a QP is made, and the environment in which it works.
 
-use super::shared::Untaken;
-use crate::mr::MrTable;
+use super::QpContext;
 pub use crate::types::Role;
 use heddle_base::StreamPos;
+use heddle_engine::Untaken;
+use heddle_mr::MrTable;
 use heddle_types::{Pd, Qpn, mpa::RtrConfig};
 
 /// Most bytes of a payload that the QP copies into the FPDU when it makes it, so that the FPDU is
@@ -81,7 +82,7 @@ pub struct QpEnv<'a, M> {
     pub snapshots_full: bool,
     /// Receives that the application has posted and the owner has not taken yet, if there may be
     /// any.
-    pub posted: Option<&'a Untaken<'a>>,
+    pub posted: Option<&'a Untaken<'a, QpContext>>,
 }
 
 impl<M> Clone for QpEnv<'_, M> {

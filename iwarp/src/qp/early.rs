@@ -12,13 +12,14 @@ use super::ranges::Ranges;
 use super::rx::{FpduAt, Tagged, crc_is_right};
 use super::stream::{OnePiece, Placed, Stream};
 use super::{QpContext, QpEnv};
+use crate::Msn;
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{HEADER_LEN, fpdu_len};
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, Opcode};
-use crate::{Memory, Msn};
 use heddle_base::{Chunks, StreamPos};
+use heddle_mr::Memory;
 use heddle_types::{Access, Sge, mpa::Rtr};
 
 /// Outstanding Reads among which the QP looks for the Read of an early response.

@@ -8,8 +8,8 @@ mod tests;
 use super::buffers::Buffers;
 use crate::ddp::UNTAGGED_LEN;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, pad_len};
-use crate::{MemRange, Memory};
 use heddle_base::Sum;
+use heddle_mr::{MemRange, Memory};
 
 /// Room for the longest head: length field, untagged DDP header, inlined payload, CRC. A Read
 /// Request is shorter.

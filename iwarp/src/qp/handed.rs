@@ -18,8 +18,8 @@ use super::queues::Progress;
 use super::rx::FpduAt;
 use super::stream::{Stream, place_each};
 use super::{QpContext, QpEnv};
-use crate::{MemRange, Memory};
 use heddle_base::{Chunks, Sum};
+use heddle_mr::{MemRange, Memory};
 use heddle_types::{AtomicOp, QpState};
 
 /// An FPDU as its receiver reads it. The bytes are those of the head; the payload, unless the head

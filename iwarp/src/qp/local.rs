@@ -14,7 +14,7 @@ use super::queues::{Progress, WqeOp};
 use super::tx::Sending;
 use super::{QpContext, QpEnv};
 use crate::fault::Fault;
-use crate::mr::Kind;
+use heddle_mr::Kind;
 use heddle_types::{Bind, BindError, CqeStatus};
 
 /// Most local requests that one call carries out, so that other connections have their turn.

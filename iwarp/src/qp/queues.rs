@@ -17,9 +17,9 @@
 
 use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
-use super::shared::SharedReceives;
 use crate::Msn;
 use heddle_base::StreamPos;
+use heddle_engine::SharedReceives;
 use heddle_types::{
     Access, AtomicOp, Bind, Data, PostError, RecvWr, SendOp, SendWr, Sge, Stag,
     wr::{MAX_INLINE, MAX_SGES},

@@ -1,15 +1,15 @@
 //! From STags to memory: the ranges that a segment's payload comes from or goes to.
 //!
 //! A piece named by an STag is usually one range. In a fast registration the piece can be several
-//! ranges, where its pages are not contiguous ([`crate::mr`]); then the STag table returns the
+//! ranges, where its pages are not contiguous ([`heddle_mr`]); then the STag table returns the
 //! first of them, which is shorter than the piece. The QP finds all ranges before it places a byte:
 //! if a check fails because another thread has just invalidated the STag, the QP has placed
 //! nothing.
 
 use super::stream::Stream;
 use super::{QpContext, QpEnv};
-use crate::{MemRange, Memory};
 use arrayvec::ArrayVec;
+use heddle_mr::{MemRange, Memory};
 use heddle_types::{
     Access, MrFault, Sge,
     mr::{MAX_RUNS, PAGE},

@@ -10,9 +10,9 @@ use super::reads::{Inbound, Outbound};
 use super::rx::{DdpSegment, Untagged};
 use super::tx::{READ_REQUEST_BYTES, put_tagged, qn_msn, untagged_start};
 use super::{QpContext, QpEnv, QpEvent};
-use crate::Memory;
 use crate::ddp::Qn;
 use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
+use heddle_mr::Memory;
 use heddle_types::{
     Stag,
     mpa::{Rtr, RtrConfig},

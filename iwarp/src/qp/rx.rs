@@ -5,13 +5,14 @@ use super::config::QpConfig;
 use super::stream::{OnePiece, Stream};
 use super::terminate::Culprit;
 use super::{QpContext, QpEnv};
+use crate::Msn;
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, CopiedHeader, Opcode};
-use crate::{Memory, Msn};
 use heddle_base::{Chunks, StreamPos};
+use heddle_mr::Memory;
 use heddle_types::Stag;
 
 /// The place of one FPDU in the stream that the owner shows.

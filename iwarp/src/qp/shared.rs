@@ -6,62 +6,12 @@ use super::rx::{DdpSegment, Untagged};
 use super::terminate::Culprit;
 use crate::fault::Fault;
 use arrayvec::ArrayVec;
-use core::cell::Cell;
+use heddle_engine::{SharedBroken, SharedReceives, Untaken};
 
 use heddle_types::{
-    Limits, RecvWr, Sge,
+    Limits, RecvWr,
     wr::{MAX_SGES, recv_len},
 };
-
-/// A queue of receive buffers that several queue pairs share.
-///
-/// A queue pair that has such a queue ([`QpContext::share_receives`]) takes a buffer when the first
-/// segment of a message has come, and the next when that message is complete. So the queue pair
-/// holds at most one buffer.
-pub trait SharedReceives: core::fmt::Debug + Send {
-    /// Takes the oldest buffer: returns its mark, and stores its pieces in `sges`. Returns `None`
-    /// when there is no buffer.
-    ///
-    /// # Errors
-    /// Fails with [`SharedBroken`] when the queue will never have a buffer again.
-    fn take(&mut self, sges: &mut ArrayVec<Sge, MAX_SGES>) -> Result<Option<u64>, SharedBroken>;
-}
-
-/// Receives that applications have posted and the owner of the queue pairs has not taken.
-///
-/// An owner takes a limited number of requests in a turn. But a peer may use every receive that the
-/// application has posted, as soon as it learns of the receive in any way. So a message that finds
-/// the queue pair without a buffer asks here before it ends the stream.
-pub trait PostedReceives: core::fmt::Debug {
-    /// Posts receives to `qp`, which its owner knows by the number `of`: the oldest ones not taken,
-    /// at least one if there is one, and not more than a turn takes.
-    fn post_to(&self, of: usize, qp: &mut QpContext);
-}
-
-/// The posted receives of the queue pair that the owner is working on.
-#[derive(Debug)]
-pub struct Untaken<'a> {
-    posts: &'a dyn PostedReceives,
-    of: Cell<usize>,
-}
-
-impl<'a> Untaken<'a> {
-    /// Makes a view of the posted receives of all queue pairs.
-    pub fn new(posts: &'a dyn PostedReceives) -> Untaken<'a> {
-        Untaken { posts, of: Cell::new(usize::MAX) }
-    }
-
-    /// Selects the queue pair that the owner works on from now on, by the owner's number for it.
-    #[inline]
-    pub fn set_of(&self, of: usize) {
-        self.of.set(of);
-    }
-}
-
-/// The error for a shared queue whose contents are not valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the shared receive queue makes no sense")]
-pub struct SharedBroken;
 
 impl QpContext {
     /// Makes the queue pair take its receive buffers from `shared` from now on. The caller calls
@@ -102,7 +52,7 @@ impl QpContext {
     /// Looks in the queue, in the shared queue or among the receives that the owner has not taken.
     #[cold]
     #[inline(never)]
-    pub(super) fn has_receive(&mut self, posted: Option<&Untaken<'_>>) -> bool {
+    pub(super) fn has_receive(&mut self, posted: Option<&Untaken<'_, QpContext>>) -> bool {
         if self.rq.shared.is_some() {
             return self.take_one_shared().is_err() || !self.rq.rqes.is_empty();
         }
@@ -113,10 +63,14 @@ impl QpContext {
     /// if there are some now: the FPDU has changed nothing, so the QP can handle it once more.
     #[cold]
     #[inline(never)]
-    pub(super) fn has_more_posted(&mut self, posted: Option<&Untaken<'_>>, fault: Fault) -> bool {
+    pub(super) fn has_more_posted(
+        &mut self,
+        posted: Option<&Untaken<'_, QpContext>>,
+        fault: Fault,
+    ) -> bool {
         let wants = fault == Fault::NoReceive && self.rq.shared.is_none();
-        if wants && let Some(Untaken { posts, of }) = posted {
-            posts.post_to(of.get(), self);
+        if wants && let Some(posted) = posted {
+            posted.post_to(self);
             return !self.rq.rqes.is_empty();
         }
         false

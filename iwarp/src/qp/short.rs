@@ -10,8 +10,8 @@ use super::fpdu::Fpdu;
 use super::queues::{Progress, ShortSource, WqeOp};
 use super::tx::{put_send, put_tagged};
 use super::{QpContext, QpEnv};
-use crate::Memory;
 use crate::rdmap::Opcode;
+use heddle_mr::Memory;
 use heddle_types::{Access, Sge};
 
 impl QpContext {

@@ -3,9 +3,9 @@
 //! frequent kind, does not pay for the others.
 
 use crate::mpa::markers::Marked;
-use crate::{MemRange, Memory};
 use core::marker::PhantomData;
 use heddle_base::Chunks;
+use heddle_mr::{MemRange, Memory};
 
 /// Bytes of the peer's stream from an FPDU's beginning on. Indices do not count markers.
 pub(super) trait Stream: Chunks {

@@ -5,9 +5,9 @@ use super::rx::{DdpSegment, Tagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
 use super::{QpContext, QpEnv};
-use crate::Memory;
 use crate::fault::Fault;
 use crate::rdmap::Opcode;
+use heddle_mr::Memory;
 use heddle_types::{Access, CqeStatus, Queue, Sge};
 
 impl QpContext {

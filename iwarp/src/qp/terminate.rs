@@ -6,12 +6,13 @@ use super::queues::WqeOp;
 use super::state::{self, Transition};
 use super::tx::Sending;
 use super::{QpContext, QpEnv};
+use crate::Msn;
 use crate::ddp::{DdpHeader, Qn};
 use crate::fault::{Answer, Fault};
 use crate::mpa::fpdu;
 use crate::rdmap::{Control, CopiedHeader, Opcode, ReadRequest, Terminate, TerminateError};
-use crate::{Memory, Msn};
 use heddle_base::StreamPos;
+use heddle_mr::Memory;
 use heddle_types::{CqeStatus, Queue, TermCode};
 
 /// An error and all that this end knows about its cause.

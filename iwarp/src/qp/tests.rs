@@ -22,9 +22,8 @@ mod truncated;
 mod verbs;
 
 use super::*;
-use crate::MrTable;
-use crate::testing::TestMemory;
 use heddle_base::{Chunks, Random, Seed};
+use heddle_mr::{MrTable, testing::TestMemory};
 use heddle_types::{Access, Cqe, Stag};
 use pair::{Pair, PairConfig};
 

@@ -16,6 +16,7 @@ use super::queues::{Progress, SgList, Wqe, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::terminate::{Culprit, untagged};
 use super::{QpContext, QpEnv};
+use crate::Msn;
 use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
@@ -23,7 +24,7 @@ use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Control, CopiedHeader,
     Opcode, READ_REQUEST_LEN, ReadRequest,
 };
-use crate::{MemRange, Memory, Msn};
+use heddle_mr::{MemRange, Memory};
 use heddle_types::{Access, AtomicOp, CqeStatus, PostError, QpState, Queue, Sge, Stag};
 
 /// The message of which the QP is making segments.

@@ -9,12 +9,13 @@ use super::rx::{DdpSegment, Untagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
 use super::{QpContext, QpEnv};
+use crate::Msn;
 use crate::fault::Fault;
 use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
     Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN,
 };
-use crate::{Memory, Msn};
+use heddle_mr::Memory;
 use heddle_types::{Access, CqeStatus, MrFault, Queue, Sge};
 
 impl QpContext {

@@ -19,7 +19,7 @@ pub(crate) fn sample() -> Sample {
     let mut s = WorkerSnapshot::default();
     s.worker.polls = 7;
     s.worker.busy_ns = 2_500_000_000;
-    s.tcp.retransmits = 3;
+    s.engine.tcp.retransmits = 3;
     s.times.turns.record(700);
     s.times.turns.record(1_000_000);
     let worker = |port: &str, up, snapshot: WorkerSnapshot| WorkerSample {

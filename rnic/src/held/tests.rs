@@ -350,7 +350,8 @@ impl<F: Chunks + 'static> HeldBytes<F> {
 
 /// Returns an FPDU of a Write without payload, placed at `pos` of a stream that begins at 0.
 fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
-    use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv, mpa, testing::TestMemory};
+    use heddle_iwarp::{QpConfig, QpContext, QpEnv, mpa};
+    use heddle_mr::{MrTable, testing::TestMemory};
     let config = QpConfig { recv_markers: true, ..QpConfig::default() };
     let (mem, mrs) = (TestMemory::new(0, 0), MrTable::new(&heddle_base::Seed::from_u64(1), 1));
     let (mut plain, mut bytes) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use heddle_base::Seed;
-use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{MrTable, Pins, QpConfig, QpContext, QpEnv};
+use heddle_iwarp::{QpConfig, QpContext, QpEnv};
+use heddle_mr::{MrTable, Pins, testing::TestMemory};
 use heddle_types::{SendWr, Stag};
 
 use super::*;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::Event;
-use heddle_tcp::{ConnConfig, ConnId};
-use heddle_types::{Access, CloseReason, CqeStatus, RecvWr, SendWr, Sge};
+use heddle_tcp::ConnConfig;
+use heddle_types::{Access, CloseReason, ConnId, CqeStatus, RecvWr, SendWr, Sge};
 
 fn pair(loss: f64) -> (Pair, [ConnId; 2]) {
     let mut p = Pair::new(5, LinkConfig::default(), 1 << 12);

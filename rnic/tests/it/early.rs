@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE, pattern};
 use heddle_base::{Random, Seed};
-use heddle_iwarp::{MrAttr, QpConfig};
-use heddle_tcp::ConnId;
-use heddle_types::{Access, Cqe, CqeStatus, Data, Queue, RecvWr, SendOp, SendWr, Sge};
+use heddle_iwarp::QpConfig;
+use heddle_mr::MrAttr;
+use heddle_types::{Access, ConnId, Cqe, CqeStatus, Data, Queue, RecvWr, SendOp, SendWr, Sge};
 
 const MEMORY: usize = 1 << 19;
 

@@ -10,8 +10,7 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::Event;
-use heddle_tcp::ConnId;
-use heddle_types::{Access, CqeStatus, SendWr, Sge, Stag};
+use heddle_types::{Access, ConnId, CqeStatus, SendWr, Sge, Stag};
 
 /// Writes posted at first. The application posts another after each completion, so that a window of
 /// Writes is in flight whenever the stream ends.

@@ -8,8 +8,7 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PD, PORT, Pair, TO_BASE};
 use heddle_iwarp::{QpConfig, QpEvent, Role};
 use heddle_rnic::{Event, FpduMode};
-use heddle_tcp::ConnId;
-use heddle_types::{Access, CloseReason, CqeStatus, Cut, RecvWr, SendWr, Sge, Stag};
+use heddle_types::{Access, CloseReason, ConnId, CqeStatus, Cut, RecvWr, SendWr, Sge, Stag};
 
 /// Connects host 0, which sends bytes of its own, to host 1, which runs a queue pair.
 fn connected() -> (Pair, ConnId, ConnId) {
@@ -30,8 +29,8 @@ fn connected() -> (Pair, ConnId, ConnId) {
 
 /// Returns the FPDUs of a Send or Write of three segments, and the length of the first.
 fn stream(write: Option<Stag>) -> (Vec<u8>, usize) {
-    use heddle_iwarp::testing::TestMemory;
-    use heddle_iwarp::{MrTable, QpContext, QpEnv};
+    use heddle_iwarp::{QpContext, QpEnv};
+    use heddle_mr::{MrTable, testing::TestMemory};
     let mem = TestMemory::new(4096, 7);
     let mrs = MrTable::new(&heddle_base::Seed::from_u64(1), 4);
     let mr = mrs.register(PD, 0, TO_BASE, 4096, Access::LOCAL_WRITE).unwrap();

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, Pair, TO_BASE, pattern};
-use heddle_iwarp::{MrAttr, QpConfig, QpEvent, Side};
+use heddle_iwarp::{QpConfig, QpEvent, Side};
+use heddle_mr::MrAttr;
 use heddle_rnic::Event;
-use heddle_tcp::{ConnConfig, ConnId};
+use heddle_tcp::ConnConfig;
 use heddle_types::{
-    Access, AtomicOp, CloseReason, CqeOp, CqeStatus, Queue, RecvWr, SendOp, SendWr, Sge, TermCode,
-    mpa::RtrConfig,
+    Access, AtomicOp, CloseReason, ConnId, CqeOp, CqeStatus, Queue, RecvWr, SendOp, SendWr, Sge,
+    TermCode, mpa::RtrConfig,
 };
 
 const MEMORY: usize = 4 << 20;

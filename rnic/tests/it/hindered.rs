@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE, pattern};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::Event;
-use heddle_tcp::{ConnId, Hindrance};
-use heddle_types::{Access, CloseReason, CqeStatus, RecvWr, SendWr, Sge};
+use heddle_tcp::Hindrance;
+use heddle_types::{Access, CloseReason, ConnId, CqeStatus, RecvWr, SendWr, Sge};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const LEN: usize = 100_000;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::sim::{Frame, Host, LinkConfig, PORT, Pair, VecSink};
 use heddle_base::{StreamPos, Sum};
-use heddle_iwarp::{MrAttr, QpConfig};
+use heddle_iwarp::QpConfig;
+use heddle_mr::MrAttr;
 use heddle_rnic::Event;
-use heddle_tcp::ConnId;
-use heddle_types::{Access, RecvWr, SendWr, Sge};
+use heddle_types::{Access, ConnId, RecvWr, SendWr, Sge};
 
 /// Returns a copy of a one-byte segment whose byte lies `ahead` bytes further on in the stream.
 fn moved(frame: &[u8], ahead: u32) -> Vec<u8> {

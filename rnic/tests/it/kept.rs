@@ -8,8 +8,7 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
 use heddle_base::{Random, Seed};
 use heddle_iwarp::QpConfig;
-use heddle_tcp::ConnId;
-use heddle_types::{Access, CqeOp, SendWr, Sge, Stag};
+use heddle_types::{Access, ConnId, CqeOp, SendWr, Sge, Stag};
 
 const READ: usize = 200_000;
 const MEMORY: usize = 1 << 20;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crate::sim::{LinkConfig, Pair, TO_BASE, pattern};
 use heddle_base::{Random, Seed};
-use heddle_iwarp::{MrAttr, QpConfig, mpa};
+use heddle_iwarp::{QpConfig, mpa};
+use heddle_mr::MrAttr;
 use heddle_rnic::Event;
-use heddle_tcp::ConnId;
-use heddle_types::{Access, CqeOp, CqeStatus, Queue, RecvWr, SendOp, SendWr, Sge};
+use heddle_types::{Access, ConnId, CqeOp, CqeStatus, Queue, RecvWr, SendOp, SendWr, Sge};
 
 const SLOTS: usize = 24;
 const RECVS: usize = 3 * SLOTS;

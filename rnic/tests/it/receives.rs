@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, PORT, Pace, Pair, TO_BASE, pattern};
+use heddle_engine::POST_TURN;
 use heddle_iwarp::QpConfig;
-use heddle_rnic::POST_TURN;
-use heddle_tcp::ConnId;
-use heddle_types::{Access, CqeStatus, QpState, RecvWr, SendWr, Sge};
+use heddle_types::{Access, ConnId, CqeStatus, QpState, RecvWr, SendWr, Sge};
 
 /// Bytes of a receive and of the message for it.
 const LEN: usize = 16;

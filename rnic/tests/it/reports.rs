@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PORT, Pair};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::{Event, FpduMode};
-use heddle_tcp::ConnId;
-use heddle_types::SendWr;
+use heddle_types::{ConnId, SendWr};
 
 /// Connects host 0, in FPDU mode, to a host 1 that leaves the connection in its start-up.
 fn open(p: &mut Pair) -> ConnId {

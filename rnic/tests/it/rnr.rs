@@ -9,11 +9,12 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::sim::{LinkConfig, PORT, Pair, TO_BASE, pattern};
-use heddle_iwarp::{MrAttr, QpConfig, QpEvent, SharedBroken, SharedReceives, Side};
+use heddle_engine::{SharedBroken, SharedReceives};
+use heddle_iwarp::{QpConfig, QpEvent, Side};
+use heddle_mr::MrAttr;
 use heddle_rnic::{Event, RnicConfig};
-use heddle_tcp::ConnId;
 use heddle_types::{
-    Access, CloseReason, CqeStatus, QpState, RecvWr, SendWr, Sge, TermCode, wr::MAX_SGES,
+    Access, CloseReason, ConnId, CqeStatus, QpState, RecvWr, SendWr, Sge, TermCode, wr::MAX_SGES,
 };
 
 const WAIT: Duration = Duration::from_secs(2);

@@ -4,7 +4,7 @@
 
 use crate::sim::{Frame, LinkConfig, PORT, Pair, VecSink};
 use heddle_rnic::Event;
-use heddle_tcp::ConnId;
+use heddle_types::ConnId;
 
 /// Passes frames to and fro until none are left; events stay in their RNICs.
 fn pump(p: &mut Pair) {

@@ -9,8 +9,8 @@ use crate::sim::{LinkConfig, PD, PORT, Pair, TO_BASE, pattern};
 use heddle_base::{Instant, StreamPos};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::{Event, FpduMode, Order, Patience};
-use heddle_tcp::{ConnConfig, ConnId, PeerLimit};
-use heddle_types::{Access, CloseReason, CqeStatus, SendWr, Sge};
+use heddle_tcp::{ConnConfig, PeerLimit};
+use heddle_types::{Access, CloseReason, ConnId, CqeStatus, SendWr, Sge};
 
 const BUDGET: usize = 1 << 20;
 const STALL: Duration = Duration::from_secs(10);

@@ -3,8 +3,8 @@
 use arrayvec::ArrayVec;
 use heddle_base::{Chunks, StreamPos, Sum};
 
-use super::slab::ConnId;
 use crate::wire::{ethernet, tcp};
+use heddle_types::ConnId;
 
 /// The port's findings about a frame's IPv4 and TCP checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

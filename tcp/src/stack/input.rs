@@ -13,10 +13,11 @@ use super::counters::DropReason;
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, RxChecksum, RxFrame};
 use super::plain::{self, Plain};
-use super::slab::{ConnId, Owner};
+use super::slab::Owner;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
 use crate::wire::{ethernet, ipv4, tcp};
 use crate::{Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
+use heddle_types::ConnId;
 
 /// A TCP segment with the headers around it.
 pub(super) struct Arrival {

@@ -11,7 +11,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use heddle_base::Instant;
-use heddle_types::{ConnectError, ListenError};
+use heddle_types::{ConnId, ConnectError, ListenError};
 
 use super::Stack;
 use super::addressing::Hop;
@@ -24,7 +24,7 @@ use super::ids::EPHEMERAL_PORTS;
 use super::input::Arrival;
 use super::list::Link;
 use super::peers::Excess;
-use super::slab::{ConnId, Entry, NextHop, Owner};
+use super::slab::{Entry, NextHop, Owner};
 use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};

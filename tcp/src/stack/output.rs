@@ -5,9 +5,10 @@ use heddle_base::Instant;
 use super::Stack;
 use super::control::Control;
 use super::frame::{TxBody, TxFrame};
-use super::slab::{ConnId, Drained, NextHop, Owner};
+use super::slab::{Drained, NextHop, Owner};
 use super::template::HeaderTemplate;
 use crate::{SendQueue, TxSegment};
+use heddle_types::ConnId;
 
 /// The segment sent last.
 #[derive(Debug)]

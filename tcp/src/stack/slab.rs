@@ -1,7 +1,7 @@
 //! The table of connections, and the keys that name them.
 
-use core::fmt;
 use heddle_base::StreamPos;
+use heddle_types::ConnId;
 
 use super::event::{EventKind, IcmpError, PendingEvents};
 use super::flow::FlowKey;
@@ -9,34 +9,6 @@ use super::list::{Link, Linked};
 use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
 use crate::{Connection, SendQueue, SeqNumber};
-
-/// The key of a connection of a stack. A key of a released connection never names a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnId {
-    index: u32,
-    generation: u32,
-}
-
-impl ConnId {
-    /// The key that names no connection.
-    pub(super) const NONE: ConnId = ConnId { index: u32::MAX, generation: u32::MAX };
-
-    /// Returns an index below the stack's `max_conns`, for tables kept beside the stack. No two
-    /// connections have the same index at a time.
-    pub fn index(self) -> usize {
-        self.index as usize
-    }
-
-    pub(super) fn slot(self) -> u32 {
-        self.index
-    }
-}
-
-impl fmt::Debug for ConnId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {}.{}", self.index, self.generation)
-    }
-}
 
 /// The party responsible for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +107,7 @@ impl<S> Slot<S> {
     /// Returns the slot's entry, if the owner holds it and `id` names it.
     #[inline]
     fn held_mut(&mut self, id: ConnId) -> Option<&mut Entry<S>> {
-        if self.generation != id.generation {
+        if self.generation != id.generation() {
             return None;
         }
         self.entry.as_mut().filter(|e| e.owner == Owner::Held)
@@ -212,7 +184,7 @@ impl<S> Slab<S> {
         };
         let slot = self.slot_mut(index)?;
         slot.entry = Some(entry);
-        Some(ConnId { index, generation: slot.generation })
+        Some(ConnId::new(index, slot.generation))
     }
 
     /// Removes and drops an entry.
@@ -242,33 +214,33 @@ impl<S> Slab<S> {
     #[inline]
     pub(super) fn named_mut(&mut self, index: u32) -> Option<(ConnId, &mut Entry<S>)> {
         let slot = self.slot_mut(index)?;
-        let id = ConnId { index, generation: slot.generation };
+        let id = ConnId::new(index, slot.generation);
         Some((id, slot.entry.as_mut()?))
     }
 
     /// Returns the key of the entry stored at `index`.
     pub(super) fn id(&self, index: u32) -> ConnId {
-        ConnId { index, generation: self.slot(index).map_or(0, |s| s.generation) }
+        ConnId::new(index, self.slot(index).map_or(0, |s| s.generation))
     }
 
     /// Returns the connection that the owner's key names, unless the owner released the connection
     /// or does not hold it yet.
     #[inline]
     pub(super) fn held(&self, id: ConnId) -> Option<&Entry<S>> {
-        let slot = self.slot(id.index).filter(|s| s.generation == id.generation)?;
+        let slot = self.slot(id.slot()).filter(|s| s.generation == id.generation())?;
         slot.entry.as_ref().filter(|e| e.owner == Owner::Held)
     }
 
     /// Returns the same as [`Slab::held`], mutably.
     #[inline]
     pub(super) fn held_mut(&mut self, id: ConnId) -> Option<&mut Entry<S>> {
-        self.slot_mut(id.index)?.held_mut(id)
+        self.slot_mut(id.slot())?.held_mut(id)
     }
 
     /// Returns the same as [`Slab::held_mut`], for two different connections.
     #[inline]
     pub(super) fn both_mut(&mut self, ids: [ConnId; 2]) -> Option<[&mut Entry<S>; 2]> {
-        let [(a, i), (b, j)] = ids.map(|id| (id.index as usize / PAGE, id.index as usize % PAGE));
+        let [(a, i), (b, j)] = ids.map(|id| (id.slot() as usize / PAGE, id.slot() as usize % PAGE));
         let [a, b] = if a == b {
             self.pages.get_mut(a)?.get_disjoint_mut([i, j]).ok()?
         } else {

@@ -2,9 +2,10 @@
 //! events, its timer, and the end of its entry.
 
 use super::event::EventKind;
-use super::slab::{ConnId, Entry, NextHop, Owner};
+use super::slab::{Entry, NextHop, Owner};
 use super::{NONE, Stack, StackEvent};
 use crate::{ConnEvent, SendQueue, State};
+use heddle_types::ConnId;
 
 impl<S: SendQueue + Default> Stack<S> {
     /// Returns the next event. The owner repeats the call until it returns `None`.

@@ -117,7 +117,7 @@ fn run(mode: Mode) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("wire.pcap");
     wire.save(&file);
-    let counters = [0, 1].map(|i: usize| wire.ends[i].snapshot().worker.qps);
+    let counters = [0, 1].map(|i: usize| wire.ends[i].snapshot().worker.engine.qps);
     let [ours, theirs] = scripts;
     // Each side answers the other side's requests.
     let wanted = [(ours.requests, theirs.answers), (theirs.requests, ours.answers)];

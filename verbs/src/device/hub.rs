@@ -206,7 +206,7 @@ impl Numbers {
 
 #[cfg(test)]
 pub(super) mod testing {
-    use heddle_iwarp::MrTable;
+    use heddle_mr::MrTable;
 
     use super::*;
     use crate::memory::{RegionMemory, RegionTable};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use heddle_base::Sum;
-use heddle_iwarp::{MemRange, Memory};
+use heddle_mr::{MemRange, Memory};
 use heddle_types::AtomicOp;
 
 use super::atomic;
@@ -216,7 +216,7 @@ impl Memory for RegionMemory {
 mod tests {
     use super::*;
     use heddle_base::Seed;
-    use heddle_iwarp::MrTable;
+    use heddle_mr::MrTable;
     use heddle_types::{Access, Pd, Qpn};
     use std::sync::atomic::AtomicU64;
 

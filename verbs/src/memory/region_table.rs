@@ -7,7 +7,7 @@ use super::readers::{Grace, Readers};
 use super::region::Region;
 
 /// Names a region within its RNIC. An address of the protocol's
-/// [`MemRange`](heddle_iwarp::MemRange) has the id in its upper 16 bits, and the offset in the
+/// [`MemRange`](heddle_mr::MemRange) has the id in its upper 16 bits, and the offset in the
 /// region in the lower 48.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(u16);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use heddle_iwarp::MrTable;
+use heddle_mr::MrTable;
 use heddle_types::{Access, MrError, Pd, Qpn, Stag};
 
 use super::pool::{Pool, Stretch};

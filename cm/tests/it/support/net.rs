@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use heddle_base::{Instant, Random, Seed};
 use heddle_cm::{CmConfig, ConnectionManager, Notice, Ports};
+use heddle_engine::{Offload, TxSink};
 use heddle_iwarp::mpa::frame::{Frame as MpaFrame, Kind};
-use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{MemRange, Memory};
-use heddle_rnic::{Event as RnicEvent, Offload, Order, Report, Rnic, TxSink};
-use heddle_tcp::{Addressing, Cidr, ConnId};
+use heddle_mr::{MemRange, Memory, testing::TestMemory};
+use heddle_rnic::{Event as RnicEvent, Order, Report, Rnic};
+use heddle_tcp::{Addressing, Cidr};
 use heddle_types::{
-    AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Request, RequestError, RnicError,
-    WorkerId, mpa::Revision,
+    AppId, CmId, ConnId, ConnectTerms, Event, ListenParams, ListenerId, Request, RequestError,
+    RnicError, WorkerId, mpa::Revision,
 };
 
 use super::{Frame, rnic};

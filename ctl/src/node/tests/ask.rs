@@ -61,9 +61,12 @@ fn test_listed_connection_has_facts_from_every_layer() {
     let qp = conn.qp.expect("it has one");
     assert_eq!((qp.qpn, qp.state), (here.qp().qpn(), heddle_verbs::QpState::Rts));
     let facts = conn.facts.as_ref().expect("the worker has it");
-    assert_eq!(facts.state, heddle_tcp::State::Established);
-    assert!(facts.received > 0 && facts.tcp.cwnd > 0 && facts.emss > 1000, "{facts:?}");
-    assert_eq!(facts.qp.expect("it runs").counters.rx_sends, 1);
+    assert_eq!(facts.engine.state, heddle_tcp::State::Established);
+    assert!(
+        facts.engine.received > 0 && facts.engine.tcp.cwnd > 0 && facts.engine.emss > 1000,
+        "{facts:?}"
+    );
+    assert_eq!(facts.engine.qp.expect("it runs").rx_sends, 1);
 
     let (reply, control) = reply();
     p.node.asker().ask(Question::Control { reply }).unwrap();
@@ -71,7 +74,7 @@ fn test_listed_connection_has_facts_from_every_layer() {
     assert_eq!((control.gauges.conns, control.listeners.len()), (1, 1));
     let (reply, snapshot) = self::reply();
     p.node.asker().ask(Question::Snapshot { worker: WorkerId(0), reply }).unwrap();
-    assert_eq!(snapshot.recv_timeout(PROMPT).unwrap().qps.rx_sends, 1);
+    assert_eq!(snapshot.recv_timeout(PROMPT).unwrap().engine.qps.rx_sends, 1);
 }
 
 /// There are more connections than one answer of a worker holds, and none is listed twice.
@@ -201,7 +204,7 @@ fn test_asker_matches_connections_with_facts_of_their_own_worker() {
         let c = seen.iter().find(its).expect("it is listed");
         assert_eq!(c.view.worker, WorkerId(*worker));
         let facts = c.facts.as_ref().expect("its worker has it");
-        assert_eq!(facts.qp.expect("it runs").counters.tx_bytes, 16 * (n as u64 + 1));
+        assert_eq!(facts.engine.qp.expect("it runs").tx_bytes, 16 * (n as u64 + 1));
         names.push(facts.conn);
     }
     names.sort();

@@ -43,8 +43,9 @@ pub(super) fn workers(name: &str, peers: usize, lcores: usize) -> Workers {
 impl Workers {
     /// Returns the number of connections that each worker of the node has accepted and opened.
     fn conns(&self) -> Vec<u64> {
-        let of =
-            |w: &WorkerStatus| w.counters.as_ref().map_or(0, |c| c.stack.accepted + c.stack.opened);
+        let of = |w: &WorkerStatus| {
+            w.counters.as_ref().map_or(0, |c| c.engine.stack.accepted + c.engine.stack.opened)
+        };
         self.node.snapshot().workers.iter().map(of).collect()
     }
 
@@ -102,7 +103,8 @@ fn kill(name: &str, peers: usize, lcores: usize, victim: usize) {
     let there_is = |n: usize| s.workers[n].counters.is_some();
     assert_eq!((there_is(victim), there_is(1 - victim)), (false, true));
     assert_eq!(s.ctl.control.worker_panics, 1);
-    assert_eq!(s.worker.tcp, s.workers[1 - victim].counters.as_ref().unwrap().tcp);
+    let other = s.workers[1 - victim].counters.as_ref().unwrap();
+    assert_eq!(s.worker.engine.tcp, other.engine.tcp);
 
     // The other worker panics too, and none is left.
     w.orders[1 - victim].panic.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Our ends of connections: queue pairs, memory, listeners, and connections that keep to the rules.
 
 use heddle_ctl::Endpoint;
-use heddle_tcp::ConnId;
+use heddle_types::ConnId;
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Cqe, Device, EventQueue, ListenParams,
     Mr, Pd, Qp, QpInit, RecvWr, SendWr,

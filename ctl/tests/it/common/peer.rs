@@ -6,8 +6,9 @@ use arrayvec::ArrayVec;
 use heddle_base::{Chunks, Instant, Seed, StreamPos, Sum};
 use heddle_dataplane::{Mbuf, Mempool, Port, RxQueue, TxQueue};
 use heddle_tcp::{
-    ByteQueue, Cidr, ConnEvent, ConnId, FrameOutcome, Stack, StackConfig, StackEvent, TxBody,
+    ByteQueue, Cidr, ConnEvent, FrameOutcome, Stack, StackConfig, StackEvent, TxBody,
 };
+use heddle_types::ConnId;
 
 use super::PEER;
 

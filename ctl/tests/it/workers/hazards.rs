@@ -52,7 +52,7 @@ fn test_memory_stays_pinned_while_another_worker_may_retransmit_it() {
         (0..10).for_each(|_| rig.poll_alone(0));
         let info = mr.info();
         drop(mr);
-        let resent = |rig: &Rig| rig.sides[0].snapshot().worker.rnic.tx_retransmits;
+        let resent = |rig: &Rig| rig.sides[0].snapshot().worker.engine.rnic.tx_retransmits;
         let before = resent(&rig);
         // This takes long enough for a retransmission, and the other worker has many turns.
         while resent(&rig) == before {

@@ -251,7 +251,7 @@ impl Rig {
     pub fn spread(&self, n: usize) -> Vec<u64> {
         let of = |w: &heddle_ctl::WorkerStatus| {
             let c = w.counters.as_ref().expect("it answers");
-            c.stack.opened + c.stack.accepted
+            c.engine.stack.opened + c.engine.stack.accepted
         };
         self.sides[n].snapshot().workers.iter().map(of).collect()
     }

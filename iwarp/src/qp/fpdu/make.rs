@@ -5,7 +5,7 @@ use crate::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN};
 use crate::qp::buffers::Buffers;
 use crate::qp::config::INLINE_PAYLOAD;
-use crate::{MemRange, Memory};
+use heddle_mr::{MemRange, Memory};
 
 /// The caller puts the headers first, then the payload, then calls [`complete`](Fpdu::complete).
 impl Fpdu {

@@ -1,9 +1,9 @@
 //! An FPDU in a stream with markers, which are made whenever the FPDU is read.
 
 use super::{CRC_LEN, Form, Fpdu, NO_MARKERS, Piece, count, pad};
-use crate::Memory;
 use crate::mpa::markers::{Grid, MARKER_LEN, marker};
 use heddle_base::Sum;
+use heddle_mr::Memory;
 
 impl Fpdu {
     /// Returns true if there may be markers in the FPDU.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::TestMemory;
+use heddle_mr::testing::TestMemory;
 
 #[test]
 fn test_fpdu_fits_two_cache_lines() {
@@ -10,7 +10,7 @@ fn sample(mem: &TestMemory, payload: u32, crc: bool) -> Fpdu {
     let mut f = Fpdu::default();
     f.put_tagged(payload, 0x8140_0102_0304, 0x0506_0708_090a_0b0c);
     if payload > 0 {
-        f.put_reference(MemRange::new(3, payload, 0));
+        f.put_reference(heddle_mr::testing::range(3, payload, 0));
     }
     f.complete(mem, crc);
     assert_eq!(f.is_open(), crc && payload > 0);

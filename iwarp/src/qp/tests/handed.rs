@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::ddp::DdpHeader;
+use heddle_engine::{PostedReceives, Untaken};
 use heddle_types::{Bind, CqeStatus, Data, SendOp, Sge, TermCode};
 
 const PDS: [Pd; 2] = [Pd(1), Pd(2)];
@@ -231,7 +232,7 @@ fn test_failed_requester_hands_terminate_to_peer_at_once() {
 fn test_handed_message_fetches_receive_that_was_not_taken_yet() {
     #[derive(Debug)]
     struct Last;
-    impl PostedReceives for Last {
+    impl PostedReceives<QpContext> for Last {
         fn post_to(&self, of: usize, qp: &mut QpContext) {
             assert_eq!(of, 5);
             qp.post_recv(&RecvWr::new(77, &[])).unwrap();

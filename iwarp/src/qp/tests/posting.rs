@@ -3,6 +3,7 @@
 
 use super::pair::BASE;
 use super::*;
+use heddle_engine::Retired;
 use heddle_types::{
     Cqe, CqeStatus, Data, SendOp, Sge, TermCode, check_recv, check_send, wr::MAX_MESSAGE,
 };

@@ -1,7 +1,7 @@
 //! Requests and calls that bind, register and invalidate, as an honest application makes them.
 
 use heddle_base::Random;
-use heddle_iwarp::mr::Kind as Of;
+use heddle_mr::Kind as Of;
 use heddle_types::{Access, Bind, BindError, CqeOp, MrFault, SendOp, Sge, Stag};
 
 use crate::programs::derived::{Derived, Phase, View};

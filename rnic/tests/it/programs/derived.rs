@@ -2,7 +2,7 @@
 //! fast registrations, and windows of both types.
 
 use heddle_base::Random;
-use heddle_iwarp::mr::Kind;
+use heddle_mr::Kind;
 use heddle_types::{Access, MrFault, Pd, Qpn, Stag};
 
 use crate::programs::regions::qpn;

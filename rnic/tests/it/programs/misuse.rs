@@ -241,9 +241,8 @@ impl World {
 
     /// Returns an STag that certainly has no owner, or that is no window.
     pub fn no_window(&self, r: &mut Random, s: usize, me: usize) -> Stag {
-        let other = |d: &Derived| {
-            d.kind == heddle_iwarp::mr::Kind::Window || d.alone && d.stream != Some(s)
-        };
+        let other =
+            |d: &Derived| d.kind == heddle_mr::Kind::Window || d.alone && d.stream != Some(s);
         let other = self.of(r, me, other).map_or(NOWHERE, |d| d.stag);
         pick(r, &[NOWHERE, self.regions[me].shared.stag, self.regions[me].alien[1], other])
     }

@@ -1,10 +1,8 @@
 //! The reports that applications get, and whether they are right.
 
-use heddle_iwarp::rdmap::Terminate;
-use heddle_iwarp::{QpEvent, Side};
+use heddle_iwarp::{QpEvent, Side, rdmap::Terminate};
 use heddle_rnic::Event;
-use heddle_tcp::ConnId;
-use heddle_types::{CloseReason, Cqe, CqeOp, CqeStatus, PostError, QpState, Queue};
+use heddle_types::{CloseReason, ConnId, Cqe, CqeOp, CqeStatus, PostError, QpState, Queue};
 
 use crate::programs::derived::{Derived, Phase};
 use crate::programs::memory::Look;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use heddle_base::{Random, Seed};
 
-use heddle_rnic::POST_TURN;
+use heddle_engine::POST_TURN;
 use heddle_types::mpa::Rtr;
 
 use crate::sim::Pace;

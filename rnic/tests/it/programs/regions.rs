@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use heddle_base::Random;
-use heddle_iwarp::mr::Kind;
-use heddle_iwarp::{MrAttr, QpConfig};
+use heddle_iwarp::QpConfig;
+use heddle_mr::{Kind, MrAttr};
 use heddle_types::{
     Access, MrError, Pd, Qpn, Stag,
     mpa::{RtrConfig, RtrSet},

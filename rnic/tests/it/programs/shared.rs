@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use arrayvec::ArrayVec;
 use heddle_base::Random;
-use heddle_iwarp::{SharedBroken, SharedReceives};
+use heddle_engine::{SharedBroken, SharedReceives};
 use heddle_types::{Sge, wr::MAX_SGES};
 
 use crate::programs::stream::{Buffer, NO_BUFFER};

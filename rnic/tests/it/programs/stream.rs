@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use heddle_tcp::ConnId;
-use heddle_types::{BindError, CloseReason, CqeOp, CqeStatus, MrFault, PostError, Stag, TermCode};
+use heddle_types::{
+    BindError, CloseReason, ConnId, CqeOp, CqeStatus, MrFault, PostError, Stag, TermCode,
+};
 
 use crate::programs::program::StreamPlan;
 

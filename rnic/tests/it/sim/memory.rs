@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use heddle_base::Sum;
-use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{MemRange, Memory};
+use heddle_mr::{MemRange, Memory, testing::TestMemory};
 use heddle_types::AtomicOp;
 
 /// Memory of a host: all there is, or the part of it that begins at `base`, after the memory of

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
-use heddle_iwarp::{MemRange, Memory, MrAttr, MrTable, QpConfig, Retired, Role, Untaken};
-use heddle_rnic::{
-    Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink, take_turn,
-};
-use heddle_tcp::{Addressing, Cidr, ConnId, PeerLimit, RxFrame, StackConfig};
-use heddle_types::{Access, CloseReason, Cqe, Pd, PostError, RecvWr, SendWr};
+use heddle_engine::{Offload, POST_TURN, Retired, TxSink, Untaken, take_turn};
+use heddle_iwarp::{QpConfig, Role};
+use heddle_mr::{MemRange, Memory, MrAttr, MrTable};
+use heddle_rnic::{Event, FpduMode, Rnic, RnicConfig, RnicFrame};
+use heddle_tcp::{Addressing, Cidr, PeerLimit, RxFrame, StackConfig};
+use heddle_types::{Access, CloseReason, ConnId, Cqe, Pd, PostError, RecvWr, SendWr};
 use memory::HostMemory;
 use rings::{NotTaken, Rings};
 

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
-use heddle_iwarp::{PostedReceives, QpConfig, QpContext, Retired};
-use heddle_rnic::{POST_TURN, Posted};
-use heddle_tcp::ConnId;
-use heddle_types::{Cqe, CqeOp, Data, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge};
+use heddle_engine::{POST_TURN, Posted, PostedReceives, Retired};
+use heddle_iwarp::{QpConfig, QpContext};
+use heddle_types::{ConnId, Cqe, CqeOp, Data, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge};
 
 /// A send request in its queue.
 #[derive(Debug)]
@@ -109,7 +108,7 @@ fn completion(op: &SendOp) -> CqeOp {
     }
 }
 
-impl Posted for Rings {
+impl Posted<QpContext> for Rings {
     type Broken = Infallible;
 
     fn take_recvs(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Infallible> {
@@ -158,7 +157,7 @@ impl<'r> NotTaken<'r> {
     }
 }
 
-impl PostedReceives for NotTaken<'_> {
+impl PostedReceives<QpContext> for NotTaken<'_> {
     fn post_to(&self, of: usize, qp: &mut QpContext) {
         let mut rings = self.0.borrow_mut();
         if let Some((_, rings)) = rings.iter_mut().find(|(conn, _)| conn.index() == of) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::sync::atomic::{Ordering, fence};
-use heddle_iwarp::Retired;
+use heddle_engine::Retired;
 use heddle_types::{
     AppId, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
     Stag,

@@ -7,8 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
-use heddle_iwarp::MrTable;
-use heddle_iwarp::mr::Kind;
+use heddle_mr::{Kind, MrTable};
 use heddle_socket::wire::{Inbox, receive, send};
 use heddle_types::{Access, Bind, CmId, ConnectFailure, Event as CmEvent, ListenFailure, QpFate};
 

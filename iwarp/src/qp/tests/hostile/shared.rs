@@ -5,6 +5,7 @@ use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use heddle_engine::{SharedBroken, SharedReceives};
 use heddle_types::Sge;
 
 /// As many buffers of 64 bytes as there are left, marked 200, 201, and so on; or a broken queue.

@@ -1,7 +1,7 @@
 //! Sparse regions: which of their pages are populated, paid for and reached, whatever the client
 //! does.
 
-use heddle_iwarp::{MemRange, Memory};
+use heddle_mr::{MemRange, Memory};
 use heddle_types::{Pd, Qpn, Stag};
 
 use super::raw::Raw;

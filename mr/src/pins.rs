@@ -9,16 +9,16 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 ///
 /// An invalid STag prevents new references, but not those of FPDUs that the peer's TCP has not
 /// acknowledged: the worker gathers their payload again for each retransmission. A caller that
-/// unregisters a region [retires](super::MrTable::retire) it, lets the worker pass a quiescent
+/// unregisters a region [retires](crate::MrTable::retire) it, lets the worker pass a quiescent
 /// point, and waits until its [`count`](Pins::count) is 0. Only then may the caller reuse the
-/// memory and [release](super::MrTable::release) the slot.
+/// memory and [release](crate::MrTable::release) the slot.
 ///
 /// Only the thread that runs the RNIC writes, with plain loads and stores; any thread reads.
 #[derive(Debug)]
 pub struct Pins(Box<[AtomicU32]>);
 
 impl Pins {
-    /// Makes pins for a table of `slots` regions ([`MrTable::capacity`](super::MrTable::capacity)).
+    /// Makes pins for a table of `slots` regions ([`MrTable::capacity`](crate::MrTable::capacity)).
     pub fn new(slots: usize) -> Pins {
         Pins((0..slots).map(|_| AtomicU32::new(0)).collect())
     }

@@ -105,3 +105,8 @@ impl Memory for TestMemory {
         at.len() == 8 && at.addr().is_multiple_of(8)
     }
 }
+
+/// Returns a range that no table has granted.
+pub const fn range(addr: u64, len: u32, mr: u32) -> MemRange {
+    MemRange::new(addr, len, mr)
+}

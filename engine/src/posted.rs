@@ -1,11 +1,9 @@
 //! Work requests on their way from an application to its queue pair.
 //!
-//! The application writes requests into its own queues, and the RNIC's owner takes the requests
+//! The application writes requests into its own queues, and the engine's owner takes the requests
 //! from these queues turn by turn, so that no queue pair keeps the others waiting. [`take_turn`]
 //! decides how many requests one turn takes, and in which order; workers and simulations both call
 //! it.
-
-use heddle_iwarp::QpContext;
 
 /// Requests that a worker's turn takes from each queue, at most.
 pub const POST_TURN: usize = 64;
@@ -13,12 +11,12 @@ pub const POST_TURN: usize = 64;
 /// The queues of one queue pair, as the application fills them.
 ///
 /// An implementation posts each request that it takes to the queue pair at once.
-pub trait Posted {
+pub trait Posted<Q> {
     /// The reason why the queues cannot be understood any more.
     type Broken;
 
     /// Takes up to `most` receives, while there are any, and returns how many it took.
-    fn take_recvs(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Self::Broken>;
+    fn take_recvs(&mut self, qp: &mut Q, most: usize) -> Result<usize, Self::Broken>;
 
     /// Returns true if there is a send request, and notes which receives the application posted
     /// before it.
@@ -30,7 +28,7 @@ pub trait Posted {
 
     /// Takes up to `most` of the send requests that [`has_send`](Posted::has_send) has found, while
     /// there are any, and returns how many it took.
-    fn take_sends(&mut self, qp: &mut QpContext, most: usize) -> Result<usize, Self::Broken>;
+    fn take_sends(&mut self, qp: &mut Q, most: usize) -> Result<usize, Self::Broken>;
 }
 
 /// Takes at most `most` requests from each queue of a queue pair; returns true if there may be
@@ -43,8 +41,8 @@ pub trait Posted {
 /// # Errors
 /// Returns [`Posted::Broken`] if the queues cannot be understood.
 #[inline]
-pub fn take_turn<P: Posted>(
-    qp: &mut QpContext,
+pub fn take_turn<Q, P: Posted<Q>>(
+    qp: &mut Q,
     posted: &mut P,
     most: usize,
 ) -> Result<bool, P::Broken> {

@@ -6,10 +6,20 @@ use heddle_types::{Cqe, Queue};
 
 /// Completions of one queue pair, oldest first.
 ///
-/// Completions that the application has not taken when the queue pair ends can outlive it: see
-/// [`QpContext::leave_completions`](super::QpContext::leave_completions).
+/// A queue pair adds to them, and its worker takes all of them at once
+/// ([`Engine::take_completions`](crate::Engine::take_completions)). They can outlive the queue pair.
 #[derive(Debug, Default)]
 pub struct Completions(VecDeque<Entry>);
+
+/// Requests whose places in their queues are free again, counted from the first request ever
+/// posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retired {
+    /// Requests of the send queue, modulo 2^32.
+    pub sq: u32,
+    /// Requests of the receive queue, modulo 2^32.
+    pub rq: u32,
+}
 
 /// A completion with the index of its request.
 #[derive(Debug)]
@@ -19,29 +29,31 @@ struct Entry {
 }
 
 impl Completions {
+    /// Adds the completion of the request at `index` of its queue, which counts from the first
+    /// request ever posted, modulo 2^32.
     #[inline]
-    pub(super) fn push(&mut self, cqe: Cqe, index: u32) {
+    pub fn push(&mut self, cqe: Cqe, index: u32) {
         self.0.push_back(Entry { cqe, index });
     }
 
     /// Takes the oldest completion, with the index of its request.
-    pub(super) fn pop(&mut self) -> Option<(Cqe, u32)> {
+    pub fn pop(&mut self) -> Option<(Cqe, u32)> {
         self.0.pop_front().map(|e| (e.cqe, e.index))
     }
 
+    /// Removes all completions.
     #[inline]
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.0.clear();
     }
 
     /// Frees memory beyond what is in use.
-    pub(super) fn trim(&mut self) {
+    pub fn trim(&mut self) {
         self.0.shrink_to_fit();
     }
 
     /// Returns the number of completions that there is memory for.
-    #[cfg(test)]
-    pub(super) fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         self.0.capacity()
     }
 

@@ -1,6 +1,6 @@
-//! The trait of a place where the RNIC builds frames to send.
+//! The trait of a place where an engine builds frames to send.
 
-use heddle_iwarp::MemRange;
+use heddle_mr::MemRange;
 
 /// Checksums that the port has to compute in a frame handed to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,9 +45,10 @@ pub trait TxSink {
     /// Appends registered memory, by reference where the port can gather.
     fn memory(&mut self, range: MemRange);
 
-    /// Appends an FPDU after its headers: four pieces, as most frames have them.
+    /// Appends a header, the head of a message, its payload and what follows the payload: four pieces,
+    /// as most frames have them.
     #[inline]
-    fn fpdu(&mut self, header: &[u8], head: &[u8], payload: MemRange, tail: &[u8]) {
+    fn message(&mut self, header: &[u8], head: &[u8], payload: MemRange, tail: &[u8]) {
         self.bytes(header);
         self.bytes(head);
         self.memory(payload);
@@ -55,7 +56,7 @@ pub trait TxSink {
     }
 
     /// Finishes the frame and queues it for the port. If the sink cannot finish a frame (no
-    /// buffers), it drops and counts the frame, as a full wire would drop it; TCP retransmits the
-    /// bytes.
+    /// buffers), it drops and counts the frame, as a full wire would drop it; the protocol
+    /// retransmits the bytes.
     fn end(&mut self, offload: Offload);
 }

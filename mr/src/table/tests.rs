@@ -1,6 +1,7 @@
 //! Tests of the STag table.
 
 use super::*;
+use crate::Pins;
 
 #[test]
 fn test_retired_region_is_invalid_but_keeps_its_slot() {

@@ -14,7 +14,7 @@
 //! registrations and windows keep the slot of their region and its sequence number, and are valid
 //! while the region has that number. So the end of a region also ends all STags that derive from
 //! it, at once and without a search. An access through a derived STag counts as a reference to the
-//! region. `mr::derive` has the rules. A fast registration may name pages that are not contiguous;
+//! region. `derive` has the rules. A fast registration may name pages that are not contiguous;
 //! a check returns one contiguous stretch of them at a time.
 //!
 //! # Guarantees of unregistering
@@ -38,12 +38,9 @@
 
 mod derive;
 mod pages;
-mod pins;
 mod slot;
 #[cfg(test)]
 mod tests;
-
-pub use pins::Pins;
 
 use crate::MemRange;
 use core::sync::atomic::AtomicU64;
@@ -318,7 +315,7 @@ impl MrTable {
     /// Checks as [`check`](MrTable::check) does, if the STag is that of a region, as most are.
     /// `None` decides nothing: the caller must then call [`check`](MrTable::check).
     #[inline]
-    pub(crate) fn check_region(
+    pub fn check_region(
         &self,
         user: (Pd, Qpn),
         stag: Stag,

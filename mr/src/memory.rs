@@ -21,14 +21,14 @@ impl MemRange {
     }
 
     /// A range without memory.
-    pub(crate) const EMPTY: MemRange = MemRange::new(0, 0, 0);
+    pub const EMPTY: MemRange = MemRange::new(0, 0, 0);
 
     /// Returns the address at which the range starts, in the terms of its [`Memory`].
     pub const fn addr(self) -> u64 {
         self.addr
     }
 
-    /// Returns the slot of the region in the STag table, by which [`Pins`](crate::mr::Pins) count.
+    /// Returns the slot of the region in the STag table, by which [`Pins`](crate::Pins) count.
     pub const fn mr(self) -> u32 {
         self.mr
     }
