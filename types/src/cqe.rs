@@ -22,14 +22,14 @@ pub enum Queue {
 pub enum CqeOp {
     /// A Send or Immediate Data has arrived.
     Recv,
-    /// The peer's TCP acknowledged a Send of any kind.
+    /// The peer has acknowledged a Send of any kind.
     Send,
-    /// The peer's TCP acknowledged a Write (which does not mean that the peer has seen the data),
+    /// The peer has acknowledged a Write (which does not mean that the peer has seen the data),
     /// and the Immediate Data after it, if any.
     Write,
     /// A Read's data is in place.
     Read,
-    /// The peer's TCP acknowledged Immediate Data that no Write preceded.
+    /// The peer has acknowledged Immediate Data that no Write preceded.
     Immediate,
     /// The peer carried out a fetch and add, and the old value is in place.
     FetchAdd,
@@ -79,6 +79,13 @@ pub enum CqeStatus {
     /// The peer ended the stream with this Terminate for another reason, and this request is the
     /// likely cause.
     RemoteOperation(TermCode),
+    /// The peer has not acknowledged the request, however often the engine has sent it. An engine
+    /// that retransmits requests by itself reports this status; over TCP, the connection ends and
+    /// the request is flushed.
+    RetryExceeded,
+    /// The peer has had no receive for the request, however often the engine has sent it; as for
+    /// [`RetryExceeded`](CqeStatus::RetryExceeded).
+    RnrRetryExceeded,
 }
 
 impl fmt::Display for CqeStatus {
@@ -94,6 +101,8 @@ impl fmt::Display for CqeStatus {
             CqeStatus::LocalBind(e) => write!(f, "the STag cannot be bound or invalidated: {e}"),
             CqeStatus::RemoteAccess(c) => write!(f, "the peer refuses access to its memory: {c}"),
             CqeStatus::RemoteOperation(c) => write!(f, "terminated by the peer: {c}"),
+            CqeStatus::RetryExceeded => f.write_str("the peer does not acknowledge the request"),
+            CqeStatus::RnrRetryExceeded => f.write_str("the peer has no receive for the request"),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod common;
 mod devices;
+mod echo;
 mod idle;
 mod memory;
 mod queues;

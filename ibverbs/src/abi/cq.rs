@@ -33,6 +33,8 @@ pub const IBV_WC_WR_FLUSH_ERR: c_int = 5;
 pub const IBV_WC_MW_BIND_ERR: c_int = 6;
 pub const IBV_WC_REM_ACCESS_ERR: c_int = 10;
 pub const IBV_WC_REM_OP_ERR: c_int = 11;
+pub const IBV_WC_RETRY_EXC_ERR: c_int = 12;
+pub const IBV_WC_RNR_RETRY_EXC_ERR: c_int = 13;
 /// The highest status value.
 pub const IBV_WC_TM_RNDV_INCOMPLETE: c_int = 23;
 

@@ -19,9 +19,9 @@ use crate::abi::{
     IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
     IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOCAL_INV, IBV_WC_MW_BIND_ERR, IBV_WC_RDMA_READ,
     IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR,
-    IBV_WC_REM_OP_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
-    IBV_WC_WR_FLUSH_ERR, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
-    ibv_wc,
+    IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS,
+    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, IBV_WC_WR_FLUSH_ERR, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_modify_cq_attr, ibv_wc,
 };
 use crate::memory::fork::wait_for_fork;
 
@@ -289,6 +289,8 @@ pub(super) fn status_of(status: CqeStatus) -> c_int {
         CqeStatus::LocalBind(_) => IBV_WC_MW_BIND_ERR,
         CqeStatus::RemoteAccess(_) => IBV_WC_REM_ACCESS_ERR,
         CqeStatus::RemoteOperation(_) => IBV_WC_REM_OP_ERR,
+        CqeStatus::RetryExceeded => IBV_WC_RETRY_EXC_ERR,
+        CqeStatus::RnrRetryExceeded => IBV_WC_RNR_RETRY_EXC_ERR,
     }
 }
 

@@ -26,6 +26,8 @@ const LOCAL_QP_OPERATION: u64 = 4;
 const REMOTE_ACCESS: u64 = 5;
 const REMOTE_OPERATION: u64 = 6;
 const LOCAL_BIND: u64 = 7;
+const RETRY_EXCEEDED: u64 = 8;
+const RNR_RETRY_EXCEEDED: u64 = 9;
 
 /// The errors of [`LOCAL_BIND`], by their number.
 const BIND_ERRORS: [BindError; 10] = [
@@ -111,6 +113,8 @@ fn encode_failure(status: CqeStatus) -> (u64, u64) {
         CqeStatus::LocalBind(e) => (LOCAL_BIND, number(&e, &BIND_ERRORS)),
         CqeStatus::RemoteAccess(c) => (REMOTE_ACCESS, terminate(c)),
         CqeStatus::RemoteOperation(c) => (REMOTE_OPERATION, terminate(c)),
+        CqeStatus::RetryExceeded => (RETRY_EXCEEDED, 0),
+        CqeStatus::RnrRetryExceeded => (RNR_RETRY_EXCEEDED, 0),
     }
 }
 
@@ -163,6 +167,8 @@ fn decode_failure(number: u64, detail: u32) -> Option<CqeStatus> {
         LOCAL_BIND => CqeStatus::LocalBind(*BIND_ERRORS.get(detail as usize)?),
         REMOTE_ACCESS => CqeStatus::RemoteAccess(code),
         REMOTE_OPERATION => CqeStatus::RemoteOperation(code),
+        RETRY_EXCEEDED => CqeStatus::RetryExceeded,
+        RNR_RETRY_EXCEEDED => CqeStatus::RnrRetryExceeded,
         _ => return None,
     })
 }
@@ -252,6 +258,8 @@ mod tests {
             CqeStatus::LocalProtection,
             CqeStatus::RemoteAccess(code),
             CqeStatus::RemoteOperation(code),
+            CqeStatus::RetryExceeded,
+            CqeStatus::RnrRetryExceeded,
         ];
         all.extend(POST_ERRORS.map(CqeStatus::LocalQpOperation));
         all.extend(BIND_ERRORS.map(CqeStatus::LocalBind));

@@ -219,7 +219,9 @@ impl End {
                 assert!(gone || r.bad == Bad::Bind(why), "{r:?}: {status:?}");
                 true
             }
-            CqeStatus::LocalLength => panic!("{r:?}: {status:?}"),
+            CqeStatus::LocalLength | CqeStatus::RetryExceeded | CqeStatus::RnrRetryExceeded => {
+                panic!("{r:?}: {status:?}")
+            }
         };
         assert!(!(named && self.named), "two requests ended the stream");
         self.named |= named;
