@@ -11,6 +11,9 @@ const TURNS: u64 = 8;
 /// The worker follows one of so many batches of work requests to its completion.
 const BATCHES: u32 = 64;
 
+/// A time that does not come.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// A number that no slot of a connection has.
 const NONE: usize = usize::MAX;
 
@@ -55,10 +58,11 @@ impl WorkerTimes {
 /// The worker's measuring device.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
-    /// The beginning of the turn before, if it found work.
-    turn: Option<Instant>,
-    /// The time of that turn is counted as busy already.
-    settled: bool,
+    /// The beginning of the turn before if it found work, else [`NEVER`].
+    turn: Instant,
+    /// The time from which on that turn's time is not counted yet. [`NEVER`] if the turn found no
+    /// work, or all its time is counted: so every turn counts without a branch.
+    uncounted: Instant,
     batches: u32,
     /// The slot of the connection whose request the worker follows, or [`NONE`].
     followed: usize,
@@ -73,8 +77,8 @@ pub(super) struct Stopwatch {
 impl Default for Stopwatch {
     fn default() -> Stopwatch {
         Stopwatch {
-            turn: None,
-            settled: false,
+            turn: NEVER,
+            uncounted: NEVER,
             batches: 0,
             followed: NONE,
             until: 0,
@@ -90,40 +94,30 @@ impl Stopwatch {
     /// after a turn that found work, so no clock has to be read at the end of a turn.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Instant, counters: &mut WorkerCounters) {
-        if let Some(began) = self.turn.take() {
-            if !self.settled {
-                counters.busy_ns += nanos(began, now);
-            }
-            if counters.busy_polls.is_multiple_of(TURNS) {
-                self.record_turn(began, now);
-            }
+        counters.busy_ns += nanos(self.uncounted, now);
+        if counters.busy_polls.is_multiple_of(TURNS) && self.turn != NEVER {
+            self.record_turn(now);
         }
     }
 
     #[cold]
-    fn record_turn(&mut self, began: Instant, now: Instant) {
-        self.turns.record_time(now - began);
+    fn record_turn(&mut self, now: Instant) {
+        self.turns.record_time(now - self.turn);
     }
 
     /// Counts the time of the last turn up to `now` as busy, if that turn found work: the thread
     /// works for another worker from `now` on.
     #[inline(always)]
     pub(super) fn settle(&mut self, now: Instant, counters: &mut WorkerCounters) {
-        if let Some(began) = self.turn
-            && !self.settled
-        {
-            counters.busy_ns += nanos(began, now);
-            self.settled = true;
-        }
+        counters.busy_ns += nanos(self.uncounted, now);
+        self.uncounted = NEVER;
     }
 
     /// Notes that the turn that began at `now` has ended, and has found work if `busy`.
     #[inline(always)]
     pub(super) fn end(&mut self, now: Instant, busy: bool) {
-        if busy {
-            self.turn = Some(now);
-            self.settled = false;
-        }
+        self.turn = if busy { now } else { NEVER };
+        self.uncounted = self.turn;
     }
 
     /// Counts a batch of requests that was taken; returns true if the worker has to follow its last
@@ -171,6 +165,7 @@ impl Stopwatch {
     }
 }
 
+/// Returns the nanoseconds from one time to another; 0 if `from` is the later.
 #[inline(always)]
 fn nanos(from: Instant, to: Instant) -> u64 {
     to.as_nanos().saturating_sub(from.as_nanos())
