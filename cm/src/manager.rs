@@ -324,6 +324,7 @@ impl ConnectionManager {
     }
 
     fn tell(&mut self, app: AppId, event: Event) {
+        tracing::trace!(app = app.0, ?event, "event for an application");
         if let Some(a) = self.apps.get_mut(&app)
             && !a.gone
         {
@@ -339,6 +340,7 @@ impl ConnectionManager {
         peer: SocketAddr,
         reason: Refusal,
     ) {
+        tracing::debug!(?listener, %local, %peer, ?reason, "connection refused");
         let counters = &mut self.fx.counters;
         match reason {
             Refusal::NotListening => counters.not_listening += 1,

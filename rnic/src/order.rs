@@ -154,6 +154,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// function returns no report. The owner posts the receives that wait, calls
     /// [`start`](Self::start), and then reports [`Report::Entered`] itself.
     pub fn handle_order(&mut self, now: Instant, order: Order) -> Option<Report> {
+        tracing::trace!(?order, "order");
         match order {
             Order::Listen { token, addr, port, backlog } => {
                 let result = self.listen(addr, port, backlog);

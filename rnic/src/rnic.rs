@@ -384,6 +384,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// once, and stays until the control plane releases it.
     pub fn poll_event(&mut self) -> Option<Event> {
         while let Some(event) = self.shared.events.pop_front() {
+            tracing::trace!(?event, "connection event");
             let Event::StartupBytes { conn, .. } = event else { return Some(event) };
             let Some((_, state)) = self.stack.get_mut(conn) else { continue };
             if let Some(bytes) = state.take_startup() {

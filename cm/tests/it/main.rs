@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod infiniband;
+mod log;
 mod model;
 mod options;
 mod peer_to_peer;

@@ -253,6 +253,7 @@ impl QpContext {
     }
 
     pub(super) fn raise(&mut self, event: QpEvent) {
+        tracing::trace!(qpn = self.qpn.0, ?event, "queue pair event");
         // The array has room: each event comes at most once in the life of a QP, and there are few.
         let _ = self.events.try_push(event);
     }

@@ -94,6 +94,7 @@ impl QpContext {
     #[cold]
     pub(super) fn end_stream(&mut self, how: Transition, end: End) -> bool {
         let Some(state) = state::next(self.state, how) else { return false };
+        tracing::debug!(qpn = self.qpn.0, from = ?self.state, ?how, culprit = ?end.culprit, "stream ended");
         self.state = state;
         if self.end.is_none() {
             self.end = Some(Box::new(End { acked: self.acked, ..end }));
