@@ -30,8 +30,8 @@
 //! send, the RNIC copies each payload byte once if the connection uses a CRC, in the pass that
 //! computes the CRC (`tx_digested_bytes`); otherwise the RNIC copies nothing and the frame refers
 //! to the payload (`tx_referenced_bytes`). Counters record the exceptions: small or hoarded
-//! segments that must wait (`held_copied_bytes`), and bytes that a [`TxSink`] copies by its own
-//! choice.
+//! segments that must wait (`held_copied_bytes`), and bytes that a
+//! [`TxSink`](heddle_engine::TxSink) copies by its own choice.
 #![forbid(unsafe_code)]
 
 mod ahead;
