@@ -60,8 +60,8 @@ impl WorkerTimes {
 pub(super) struct Stopwatch {
     /// The beginning of the turn before if it found work, else [`NEVER`].
     turn: Instant,
-    /// The time from which on that turn's time is not counted yet. [`NEVER`] if the turn found no
-    /// work, or all its time is counted: so every turn counts without a branch.
+    /// The time from which on that turn's time is not counted yet, or [`NEVER`] if all of it is
+    /// counted.
     uncounted: Instant,
     batches: u32,
     /// The slot of the connection whose request the worker follows, or [`NONE`].
@@ -94,9 +94,13 @@ impl Stopwatch {
     /// after a turn that found work, so no clock has to be read at the end of a turn.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Instant, counters: &mut WorkerCounters) {
-        counters.busy_ns += nanos(self.uncounted, now);
-        if counters.busy_polls.is_multiple_of(TURNS) && self.turn != NEVER {
-            self.record_turn(now);
+        // Most turns of a worker that spins follow one that found no work.
+        if self.turn != NEVER {
+            counters.busy_ns += nanos(self.uncounted, now);
+            if counters.busy_polls.is_multiple_of(TURNS) {
+                self.record_turn(now);
+            }
+            self.turn = NEVER;
         }
     }
 
@@ -109,15 +113,18 @@ impl Stopwatch {
     /// works for another worker from `now` on.
     #[inline(always)]
     pub(super) fn settle(&mut self, now: Instant, counters: &mut WorkerCounters) {
-        counters.busy_ns += nanos(self.uncounted, now);
-        self.uncounted = NEVER;
+        if self.turn != NEVER {
+            counters.busy_ns += nanos(self.uncounted, now);
+            self.uncounted = NEVER;
+        }
     }
 
     /// Notes that the turn that began at `now` has ended, and has found work if `busy`.
     #[inline(always)]
     pub(super) fn end(&mut self, now: Instant, busy: bool) {
-        self.turn = if busy { now } else { NEVER };
-        self.uncounted = self.turn;
+        if busy {
+            (self.turn, self.uncounted) = (now, now);
+        }
     }
 
     /// Counts a batch of requests that was taken; returns true if the worker has to follow its last
