@@ -305,7 +305,7 @@ fn test_flood_of_requests_from_ten_thousand_addresses_ends_no_connection() {
     let s = w.assert_harmless(false, |w, n| w.say(forged(n), req(forged(n), CommId(n + 1))));
     assert!(s.worker.engine.stack.udp_limited > 10_000, "{:?}", s.worker.engine.stack);
     assert_eq!(s.worker.engine.stack.udp_conn_limited, 0);
-    assert!(s.worker.engine.stack.tx_datagrams_full > 1_000, "answers to nobody make room");
+    assert!(s.worker.engine.stack.tx_datagrams_full > 1_000, "answers to strangers make room");
     // After the flood a newcomer is accepted.
     w.hand.advance(Duration::from_secs(1));
     w.join(NEW);

@@ -70,7 +70,7 @@ struct EchoQp {
     in_flight: bool,
 }
 
-/// The names that regions and completions know a queue pair by.
+/// The numbers by which regions and completions know a queue pair.
 #[derive(Clone, Copy, Debug)]
 struct QpInfo {
     qpn: heddle_types::Qpn,
@@ -176,7 +176,7 @@ struct Echo {
 }
 
 impl Echo {
-    /// Returns the queue pair of `conn` with the memory of the front of a list of its requests.
+    /// Returns the header of a frame; both ends of a connection know it by the same number.
     fn header(kind: Kind, conn: u8, number: u16, len: usize) -> [u8; HEADER] {
         let mut h = [0xff; HEADER];
         h[12..14].copy_from_slice(&TYPE);
