@@ -116,6 +116,7 @@ pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
 pub use heddle_iwarp::rdmap::{CopiedHeader, ReadRequest, Terminate};
 pub use heddle_iwarp::{Msn, QpCounters};
 pub use heddle_mr::MrTable;
+pub use heddle_rings::{Area, AreaError, Bells};
 pub use heddle_rnic::{RnicCounters, RnicSums};
 pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, Keepalive, PeerLimit, Route, SpreadError,
@@ -124,7 +125,6 @@ pub use heddle_tcp::{
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_CQ_DEPTH, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
 pub use heddle_verbs::remote;
-pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,
     Board, Bound, BoundAddr, ChannelError, CmEvent, CmId, CompletionChannel, ConnectFailure,

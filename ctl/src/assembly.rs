@@ -12,11 +12,11 @@ use heddle_dataplane::{
     PortConfig, PortError, PortSource, QueueSpread, Topology, Worker, WorkerConfig, home,
 };
 use heddle_mr::{MrTable, Pins};
+use heddle_rings::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
 use heddle_types::WorkerId;
 use heddle_verbs::memory::{References, RegionTable, Registry};
-use heddle_verbs::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_verbs::{DeviceConfig, Hub};
 
 use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};

@@ -12,10 +12,10 @@ use std::time::Duration;
 use heddle_base::Instant;
 use heddle_cm::{CmConfig, ConnectionManager, Notice, Ports};
 use heddle_dataplane::{Command, NoReport, WorkerReport};
+use heddle_rings::worker::WorkerQp;
 use heddle_rnic::{Order, Report};
 use heddle_types::{Agreed, AppId, CmId, Event, ListenerId, QpFate, RnicError, WorkerId};
 use heddle_verbs::memory::Registry;
-use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{Board, EventQueue, Qp, Qpn, Sleeper, TakenEvents};
 
 use crate::config::RnicSetup;
@@ -244,7 +244,7 @@ impl Control {
                     return self.cm.handle_report(self.now, WorkerId(worker), report);
                 };
                 let app = qp.app();
-                Command::Enter { conn, mode, app, qp: Box::new(WorkerQp::new(qp)) }
+                Command::Enter { conn, mode, app, qp: Box::new(WorkerQp::new(qp.ends())) }
             }
             order => Command::Order(order),
         };

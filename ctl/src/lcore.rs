@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use heddle_dataplane::{Clock, IdlePolicy, Parker, RestShown, Stop, Worker};
-use heddle_verbs::wakeup::WorkerSleeper;
+use heddle_rings::wakeup::WorkerSleeper;
 
 /// Processors for the workers of a node, and their threads' behavior when there is no work.
 #[derive(Clone, Debug)]

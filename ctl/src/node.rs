@@ -9,8 +9,8 @@ use heddle_dataplane::{
     Eal, IdlePolicy, LcoreWorker, Place as CpuPlace, Port, RestShown, Stop, Topology, Worker,
     WorkerSnapshot,
 };
+use heddle_rings::wakeup::{WorkerSleeper, WorkerWakers};
 use heddle_types::WorkerId;
-use heddle_verbs::wakeup::{WorkerSleeper, WorkerWakers};
 use heddle_verbs::{Device, Hub};
 
 use crate::ask::Asker;
@@ -149,7 +149,7 @@ impl Node {
         turn: impl FnMut(usize, &mut Worker) -> bool + Clone + Send + 'static,
     ) -> Result<Node, OpenError> {
         let Endpoint { workers, control, requests, hub, device, ports, clock, .. } = endpoint;
-        heddle_verbs::closer::prepare();
+        heddle_shm::closer::prepare();
         if lcores.is_empty() || lcores.len() > workers.len() {
             let (lcores, workers) = (lcores.len(), workers.len());
             return Err(OpenError::Lcores { lcores, workers });

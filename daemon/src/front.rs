@@ -261,7 +261,7 @@ async fn run_on(
             }
             _ = look.tick() => {
                 app.check()?;
-                let lost = heddle_verbs::memory::lost();
+                let lost = heddle_shm::lost();
                 app.lost.send_if_modified(|seen| core::mem::replace(seen, lost) != lost);
                 interfaces.check()?;
                 // systemd gets a sign of life only when the control plane and every worker have
@@ -293,7 +293,7 @@ async fn run_private(
             () = sleep(look) => {}
         }
         app.check()?;
-        let lost = heddle_verbs::memory::lost();
+        let lost = heddle_shm::lost();
         app.lost.send_if_modified(|seen| core::mem::replace(seen, lost) != lost);
         if slots.taken() > 0 {
             alone_since = None;

@@ -23,8 +23,8 @@ use heddle_dataplane::{
     Clock, Eal, EalConfig, Hugepages, IdlePolicy, LcoreWorker, Mbuf, Mempool, MempoolConfig, Naps,
     Parker, Port, PortConfig, RxQueue, Stop, TxQueue,
 };
-use heddle_verbs::ring::{Area, Bells};
-use heddle_verbs::wakeup::{WorkerSleeper, WorkerWakers};
+use heddle_rings::wakeup::{WorkerSleeper, WorkerWakers};
+use heddle_rings::{Area, Bells};
 
 type Fault = Box<dyn Error + Send + Sync>;
 

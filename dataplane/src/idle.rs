@@ -8,7 +8,7 @@
 //! the thread sleep, at first shortly and then for longer, up to a bound ([`Naps::longest`]). The
 //! bound limits how long a frame waits that comes meanwhile to a queue without interrupts.
 //! Doorbells, orders of the control plane and frames of other workers end the sleep
-//! ([`heddle_verbs::wakeup`]). If the thread's queues end the sleep as well, or the thread has
+//! ([`heddle_rings::wakeup`]). If the thread's queues end the sleep as well, or the thread has
 //! none, the thread sleeps until its next timer ([`FULL`]). The sleep does not delay a timer: the
 //! thread wakes earlier by the time that its sleeps were seen to last too long, and spins for the
 //! rest.

@@ -7,7 +7,7 @@
 //! * [`extmem`]: mbufs that point into registered memory ([`heddle_verbs::memory`]) without copies,
 //!   and counts of them, which show when none points there any more.
 //! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and its end of the
-//!   applications' rings ([`heddle_verbs::ring`]).
+//!   applications' rings ([`heddle_rings`]).
 //! * [`interface`]: interfaces of the host's kernel.
 //! * [`lcore`]: pinned worker threads; [`numa`]: where they belong; [`idle`]: when they sleep;
 //!   [`clock`]: their time.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use heddle_base::Instant;
 use heddle_dpdk_sys as sys;
-use heddle_verbs::wakeup::WorkerSleeper;
+use heddle_rings::wakeup::WorkerSleeper;
 
 use crate::idle::{Idle, IdlePolicy, Naps, Rest};
 use crate::port::RxInterrupt;
@@ -325,7 +325,7 @@ mod tests {
 
     /// Returns a thread that trusts its only queue to interrupt.
     fn trusting() -> (Parker, crate::ManualClock) {
-        let wakers = heddle_verbs::wakeup::WorkerWakers::new(1).unwrap();
+        let wakers = heddle_rings::wakeup::WorkerWakers::new(1).unwrap();
         let (clock, hand) = Clock::manual();
         let naps = Naps { after: Duration::ZERO, ..Naps::default() };
         let sleeper = wakers.sleeper(&[0]).unwrap();

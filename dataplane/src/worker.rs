@@ -10,11 +10,11 @@ use arrayvec::ArrayVec;
 use heddle_base::Instant;
 use heddle_engine::{Change, Engine, QueuePair as _, Untaken};
 use heddle_mr::{MrTable, Pins};
+use heddle_rings::Entry;
+use heddle_rings::worker::WorkerQp;
 use heddle_types::{AppId, ConnId};
 use heddle_verbs::Waker;
 use heddle_verbs::memory::{RegionMemory, RegionTable};
-use heddle_verbs::ring::Entry;
-use heddle_verbs::worker::WorkerQp;
 
 use crate::extmem::ExternalMemory;
 use crate::rx::RxMbuf;

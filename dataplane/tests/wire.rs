@@ -20,12 +20,12 @@ use heddle_base::Seed;
 use heddle_dataplane::*;
 use heddle_iwarp::{QpConfig, Role};
 use heddle_mr::MrTable;
+use heddle_rings::worker::WorkerQp;
 use heddle_rnic::{Event, FpduMode, Order, Report, RnicConfig};
 use heddle_tcp::{Cidr, StackConfig};
 use heddle_types::ConnId;
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
-use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{
     Access, Cq, Cqe, Data, Device, DeviceConfig, DeviceError, Hub, Mr, Qp, QpInit, RecvWr, SendOp,
     SendWr, Sge, Stag,
@@ -226,7 +226,7 @@ impl Net {
             };
             let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp });
             let (conn, app) = (conn.unwrap(), side.device.app());
-            let qp = Box::new(WorkerQp::new(&side.qp));
+            let qp = Box::new(WorkerQp::new(side.qp.ends()));
             side.order(Command::Enter { conn, mode, app, qp });
         }
     }

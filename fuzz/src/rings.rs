@@ -8,15 +8,15 @@ use std::sync::atomic::Ordering;
 use heddle_base::Seed;
 use heddle_iwarp::{QpConfig, QpContext, QpEnv};
 use heddle_mr::{MrTable, testing::TestMemory};
+use heddle_rings::layout::qp as layout;
+use heddle_rings::worker::WorkerQp;
+use heddle_rings::{Entry, cqe};
 use heddle_types::{
     Access, Data, PostError,
     wr::{MAX_INLINE, MAX_SGES},
 };
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
-use heddle_verbs::ring::layout::qp as layout;
-use heddle_verbs::ring::{Entry, cqe};
-use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{
     Cq, Cqe, Device, DeviceConfig, DeviceError, Hub, Pd, Qp, QpInit, RecvWr, SendWr, Sge, Stag,
 };
@@ -104,7 +104,7 @@ pub fn run(data: &[u8]) -> bool {
         rq_depth: DEPTH,
         ..QpConfig::default()
     });
-    let mut worker = WorkerQp::new(&qp);
+    let mut worker = WorkerQp::new(qp.ends());
     worker.attach(0);
     let (off, len) = qp.share();
     let block = device.area().at(off, len).expect("its own block");

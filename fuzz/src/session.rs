@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use heddle_base::Seed;
 use heddle_mr::MrTable;
+use heddle_shm::account::{Account, Descriptors};
 use heddle_socket::document::{Answer, Call, VERSION, to_line};
 use heddle_socket::wire::{Inbox, receive, send};
 use heddle_types::Request as CmRequest;
-use heddle_verbs::account::{Account, Descriptors};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::remote::protocol::{self, Request};

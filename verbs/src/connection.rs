@@ -23,7 +23,7 @@ use crate::event::EventQueue;
 use crate::mr::Mr;
 use crate::params::{ConnectParams, ListenParams};
 use crate::qp::{Qp, QpInit};
-use crate::waker::Sleeper;
+use heddle_shm::Sleeper;
 
 mod listener;
 

@@ -5,17 +5,15 @@
 
 mod aside;
 mod channel;
-mod producer;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use channel::Joining;
 pub use channel::{ChannelError, CompletionChannel};
-pub use producer::{CqLink, CqProducer};
 
 use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
-use heddle_types::{Cqe, Queue};
+use heddle_types::Cqe;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -23,10 +21,13 @@ use std::time::{Duration, Instant};
 use crate::error::DeviceError;
 use crate::limits::count::Place;
 use crate::qp::Owner;
-use crate::ring::cqe::{self, RawCqe};
-use crate::ring::layout::{CQE, armed, cq as at};
-use crate::ring::{Area, AreaError, Block};
-use crate::waker::{Sleeper, Waker};
+pub use heddle_rings::cq::{CqLink, CqOverflow};
+use heddle_rings::cq::{Entries, has_moved, is_before, retired_word, start_of};
+use heddle_rings::cqe;
+use heddle_rings::cqe::RawCqe;
+use heddle_rings::layout::{armed, cq as at};
+use heddle_rings::{Area, AreaError, Block};
+use heddle_shm::{Sleeper, Waker};
 
 /// The completions that an armed completion queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +46,6 @@ impl Arm {
         }
     }
 }
-
-/// Completions were lost, because the application did not take them in time. The queue pairs that
-/// these completions belong to have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the completion queue overflowed: completions were lost")]
-pub struct CqOverflow;
 
 /// Why [`Cq::wait`] returned without a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,70 +126,6 @@ struct Consumer {
     newest: Entries,
     /// Completions that are older than all completions in the rings.
     aside: VecDeque<Cqe>,
-}
-
-/// The room in which the completions of a queue lie: as many for each worker.
-#[derive(Clone, Debug)]
-struct Entries {
-    block: Arc<Block>,
-    /// Completions of one ring, a power of two.
-    size: u64,
-    /// Number of times that the queue has been resized.
-    generation: u64,
-}
-
-impl Entries {
-    fn take(
-        area: &Arc<Area>,
-        depth: u32,
-        rings: usize,
-        generation: u64,
-    ) -> Result<Self, AreaError> {
-        let size = u64::from(depth.max(1)).next_power_of_two();
-        let words = low_usize(size).saturating_mul(CQE).saturating_mul(rings);
-        let block = Arc::new(area.take_clearing(words, 0)?);
-        Ok(Entries { block, size, generation })
-    }
-
-    /// Returns the room that the words of a queue describe.
-    fn attach(queue: &Block, rings: usize) -> Option<Entries> {
-        let get = |i: usize| queue.words().get(i).map(|w| w.load(Ordering::Acquire));
-        let (size, generation) = (get(at::SIZE)?, get(at::GENERATION)?);
-        let words = usize::try_from(size).ok()?.checked_mul(CQE)?.checked_mul(rings)?;
-        let block = queue.area().at(usize::try_from(get(at::PLACE)?).ok()?, words)?;
-        size.is_power_of_two().then(|| Entries { block: Arc::new(block), size, generation })
-    }
-
-    /// Writes the room into the words of the queue, for processes that attach to it.
-    fn write(&self, queue: &Block) {
-        let words = queue.words();
-        words[at::PLACE].store(self.block.offset() as u64, Ordering::Relaxed);
-        words[at::SIZE].store(self.size, Ordering::Relaxed);
-        words[at::GENERATION].store(self.generation, Ordering::Release);
-    }
-
-    /// Returns the completion of this ring with this running index.
-    #[inline]
-    fn slot(&self, ring: usize, index: u64) -> Option<&cqe::Slot> {
-        let first = ring.wrapping_mul(low_usize(self.size));
-        let at = first.wrapping_add(low_usize(index & (self.size - 1)));
-        self.block.words().as_chunks().0.get(at)
-    }
-}
-
-/// Returns the word of a ring that says how many requests of `queue` the staged completions retire.
-#[inline]
-const fn retired_word(queue: Queue) -> usize {
-    match queue {
-        Queue::Sq => at::SQ_RETIRED,
-        Queue::Rq => at::RQ_RETIRED,
-    }
-}
-
-/// Returns the first word of a ring's indices.
-#[inline]
-fn start_of(ring: usize) -> usize {
-    at::FIRST.wrapping_add(ring.wrapping_mul(at::RING))
 }
 
 impl Cq {
@@ -533,28 +464,6 @@ impl WeakCq {
             (None, None) => {}
         }
     }
-}
-
-/// Converts an index: a ring is indexed modulo its length, which is far below 2^32.
-#[expect(clippy::cast_possible_truncation)]
-const fn low_usize(index: u64) -> usize {
-    index as usize
-}
-
-/// Returns true if a ring's worker writes to the room of this generation, and the application has
-/// read all completions that lie elsewhere.
-fn has_moved(block: &Block, ring: usize, generation: u64) -> bool {
-    let get = |i: usize| {
-        let word = block.words().get(start_of(ring).wrapping_add(i));
-        word.map_or(0, |w| w.load(Ordering::Acquire))
-    };
-    get(at::MOVED) == generation && !is_before(get(at::HEAD), get(at::MOVED_AT))
-}
-
-/// Returns true if a running index is before another.
-#[inline]
-const fn is_before(a: u64, b: u64) -> bool {
-    a.wrapping_sub(b) > u64::MAX / 2
 }
 
 impl Inner {

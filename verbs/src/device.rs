@@ -12,16 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_types::{AppId, Pd, TenantId};
 
-use crate::cq::{CompletionChannel, Cq, CqLink};
+use crate::cq::{CompletionChannel, Cq};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, TakenEvents};
 use crate::limits::{DeviceLimits, within};
-use crate::memory::{PageSize, Region};
 use crate::port::{PortAddr, PortInfo};
 use crate::qp::{Qp, QpInit};
-use crate::ring::{Area, Bells};
 use crate::srq::Srq;
-use crate::waker::Waker;
+use heddle_rings::cq::CqLink;
+use heddle_rings::{Area, Bells};
+use heddle_shm::Waker;
+use heddle_shm::{PageSize, Region};
 
 mod backend;
 mod board;

@@ -6,9 +6,10 @@ use heddle_socket::Fault;
 use heddle_types::{Pd, PostError, Qpn};
 
 use crate::device::ReserveError;
-use crate::memory::{RegionError, RegisterError};
-use crate::ring::AreaError;
+use crate::memory::RegisterError;
 use crate::state::QpState;
+use heddle_rings::AreaError;
+use heddle_shm::RegionError;
 
 /// A batch of work requests of which only the first few were posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -109,7 +110,7 @@ pub enum DeviceError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// The RNIC belongs to another process, which can wake only a sleeper made by
-    /// [`Sleeper::with_fd`](crate::Sleeper::with_fd); this waker's sleeper is not.
+    /// [`Sleeper::with_fd`](heddle_shm::Sleeper::with_fd); this waker's sleeper is not.
     #[error("the RNIC is in another process, which can wake only a sleeper of Sleeper::with_fd")]
     WakerWithoutFd,
     /// The reservation of the address failed.

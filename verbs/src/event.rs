@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_types::Event;
 
-use crate::waker::Waker;
+use heddle_shm::Waker;
 
 /// A queue for the events of the listeners and connections made with it; clones are handles of the
 /// same queue.

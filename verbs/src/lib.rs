@@ -18,8 +18,6 @@
 //! `unsafe` is in `memory::{raw, guard, region, region_memory, crc}`, `ring::area`, `closer`,
 //! `waker`, `wakeup::page` and `remote::process`; each block says why it is sound.
 
-pub mod account;
-pub mod closer;
 pub mod connection;
 pub mod cq;
 pub mod device;
@@ -34,14 +32,9 @@ mod params;
 mod port;
 mod qp;
 pub mod remote;
-pub mod ring;
 pub mod srq;
 mod state;
-pub mod threads;
-mod waker;
-pub mod wakeup;
 mod window;
-pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, ChannelError, CompletionChannel, Cq, CqOverflow, WaitError};
@@ -51,6 +44,7 @@ pub use device::{
 };
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, TakenEvents};
+pub use heddle_shm::{PageSize, Region, RegionError, Sleeper, Waker};
 pub use heddle_types::{
     Access, Agreed, AppId, AtomicOp, Bind, BindError, CmId, ConnectFailure, Cqe, CqeOp, CqeStatus,
     DEFAULT_READ_DEPTH, Data, DisconnectReason, Event as CmEvent, IbRefusal, ListenFailure,
@@ -58,12 +52,11 @@ pub use heddle_types::{
     SendOp, SendWr, Sge, Stag, TermCode, Transport,
 };
 pub use limits::{Atomics, DeviceLimits};
-pub use memory::{MrLimits, MrUsage, PageSize, Region, RegionError, RegisterError};
+pub use memory::{MrLimits, MrUsage, RegisterError};
 pub use mr::{Bound, Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use port::{PortAddr, PortCounters, PortInfo, PortLink, PortProbe};
 pub use qp::{Qp, QpInit, Recvs, Sends};
 pub use srq::Srq;
 pub use state::QpState;
-pub use waker::{Sleeper, Waker};
 pub use window::{FastMr, QpWindow, Window};

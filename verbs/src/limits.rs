@@ -5,7 +5,7 @@ use heddle_types::wr::{MAX_INLINE, MAX_MESSAGE, MAX_SGES};
 use crate::device::{MAX_CQ_DEPTH, MAX_DEPTH};
 use crate::error::DeviceError;
 use crate::memory::MrLimits;
-use crate::ring::BELLS;
+use heddle_rings::BELLS;
 
 /// Limits of one application at an RNIC: these are the numbers of `ibv_query_device`. The device
 /// refuses a request beyond a limit as [`DeviceError::Limit`] or [`DeviceError::TooMany`], which
@@ -193,8 +193,8 @@ pub(crate) mod count {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use crate::account::Reserved;
     use crate::error::DeviceError;
+    use heddle_shm::account::Reserved;
 
     /// Number of objects of one kind that exist now.
     #[derive(Clone, Debug, Default)]

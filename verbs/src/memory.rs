@@ -32,28 +32,17 @@
 //! the three may be the last to come true.
 
 mod atomic;
-mod counted;
-mod file;
-mod guard;
-mod pages;
 mod pool;
 mod quota;
 mod readers;
-mod region;
 mod region_memory;
 mod region_table;
 mod registry;
-pub(crate) mod stretches;
 
-pub use counted::Counted;
-pub use guard::lost;
-pub use pages::PageSize;
 pub(crate) use pool::{Pool, Stretch};
 pub use quota::{MrLimits, MrUsage};
 pub(crate) use quota::{Quota, Sort, Ticket};
 pub use readers::{Grace, Reader, Readers};
-pub(crate) use region::{Hold, HoldError, Holding};
-pub use region::{Region, RegionError};
 pub use region_memory::{MemoryCounters, RegionMemory};
 pub use region_table::{RegionHook, RegionId, RegionTable};
 pub use registry::{References, RegisterError, Registry};

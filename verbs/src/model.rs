@@ -16,7 +16,7 @@ mod receives;
 
 use loom::model::Builder;
 
-use crate::waker::Sleeper;
+use heddle_shm::Sleeper;
 
 /// Most preemptions of a thread in one run of a program.
 const PREEMPTIONS: usize = 3;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heddle_types::{Sge, Stag};
 
-use crate::memory::Region;
+use heddle_shm::Region;
 
 /// A registered memory region; dropping it unregisters it. Its memory is used again when nothing
 /// refers to the memory any more: see [`memory`](crate::memory).

@@ -26,13 +26,12 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use crate::cq::Cq;
 use crate::error::{BatchError, DeviceError};
-use crate::ring::layout::{BLOCK, LINE, opcode, qp as at, state};
-use crate::ring::{
-    Area, AreaError, Bells, Block, BlockRing, Encoded, Line, behind, encode_recv, encode_send,
-    encode_with_operands, layout, store,
-};
 use crate::state::QpState;
-use crate::window::Tied;
+use heddle_rings::layout::{LINE, qp as at, state};
+use heddle_rings::qp::{Producer, QueueWords, RQ, Rings, SQ, TiedStags, header, header_of};
+use heddle_rings::srq::Taker;
+use heddle_rings::worker::{Links, QpEnds};
+use heddle_rings::{Area, AreaError, Bells, Block, encode_recv, encode_send, encode_with_operands};
 
 mod batch;
 mod claim;
@@ -64,7 +63,7 @@ struct Inner {
     limits: [Limits; 2],
     claim: Arc<Claim>,
     init: QpInit,
-    tied: Arc<Tied>,
+    tied: Arc<dyn TiedStags>,
     /// Frees the queue pair's number and bell when the last handle is dropped.
     _owner: Option<Owner>,
 }
@@ -133,196 +132,49 @@ impl Drop for Owner {
     }
 }
 
-/// Sizes of the two rings, in blocks; powers of two.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rings {
-    pub(crate) sq: u64,
-    pub(crate) rq: u64,
-}
-
-impl Rings {
-    fn new(init: &QpInit) -> Rings {
-        let data = usize::from(init.max_send_sge) * 2;
-        let data = data.max(usize::from(init.max_inline).div_ceil(8));
-        // An Atomic Operation and immediate data have the longest head, and a queue has to hold its
-        // depth of any kind of request.
-        let longest = layout::blocks(opcode::WRITE_IMMEDIATE, data) as u64;
-        let sq = longest * u64::from(init.sq_depth);
-        let rq = layout::blocks(opcode::RECV, usize::from(init.max_recv_sge) * 2) as u64;
-        let rq = if init.srq.is_some() { 1 } else { rq * u64::from(init.rq_depth) };
-        Rings { sq: sq.next_power_of_two(), rq: rq.next_power_of_two() }
-    }
-
-    fn words(self) -> usize {
-        at::ENTRIES + words_of(self.sq).saturating_add(words_of(self.rq))
-    }
-
-    #[inline]
-    pub(crate) fn sq_of(self, lines: &[Line]) -> BlockRing<'_> {
-        BlockRing::new(lines, ENTRIES, self.sq)
-    }
-
-    #[inline]
-    pub(crate) fn rq_of(self, lines: &[Line]) -> BlockRing<'_> {
-        BlockRing::new(lines, ENTRIES + self.sq, self.rq)
-    }
-}
-
-/// Index of the first line of the send queue.
-const ENTRIES: u64 = (at::ENTRIES / LINE) as u64;
-
-/// Returns the number of words of so many blocks.
-fn words_of(blocks: u64) -> usize {
-    usize::try_from(blocks).unwrap_or(usize::MAX / 4 / BLOCK).saturating_mul(BLOCK)
-}
-
-/// The words of a queue pair before its entries.
-type Header = [AtomicU64; at::ENTRIES];
-
-/// Returns the header of this queue pair, whose block is at least that long.
-#[inline]
-pub(crate) fn header(block: &Block) -> &Header {
-    header_of(block.words())
-}
-
-/// Does the same for a caller that has already looked up the words. A post looks them up once:
-/// after each of its fences the compiler would look them up again.
-#[inline]
-fn header_of(words: &[AtomicU64]) -> &Header {
-    &words.as_chunks().0[0]
-}
-
-/// The application's side of one queue.
+/// What a queue pair has of its RNIC and of its application.
 #[derive(Debug)]
-struct Producer {
-    /// Blocks published.
-    tail: u64,
-    /// Requests published.
-    posted: u64,
-    /// Blocks freed and requests retired by the worker, as this side last saw them.
-    head: u64,
-    retired: u64,
-    depth: u64,
-    blocks: u64,
-    /// The length of the last entry as the next entry records it, 0 when there is no last entry.
-    before: u64,
-}
-
-/// The words of a queue pair that belong to one of its queues.
-#[derive(Clone, Copy, Debug)]
-struct QueueWords {
-    tail: usize,
-    posted: usize,
-    head: usize,
-    retired: usize,
-    last: usize,
-}
-
-const SQ: QueueWords = QueueWords {
-    tail: at::SQ_TAIL,
-    posted: at::SQ_POSTED,
-    head: at::SQ_HEAD,
-    retired: at::SQ_RETIRED,
-    last: at::SQ_FINAL,
-};
-
-const RQ: QueueWords = QueueWords {
-    tail: at::RQ_TAIL,
-    posted: at::RQ_POSTED,
-    head: at::RQ_HEAD,
-    retired: at::RQ_RETIRED,
-    last: at::RQ_FINAL,
-};
-
-impl Producer {
-    fn new(words: &[AtomicU64], at: QueueWords, depth: u32, blocks: u64) -> Producer {
-        let get = |i: usize| words[i].load(Ordering::Relaxed);
-        Producer {
-            tail: get(at.tail),
-            posted: get(at.posted),
-            head: get(at.head),
-            retired: get(at.retired),
-            depth: depth.into(),
-            blocks,
-            before: 0,
-        }
-    }
-
-    /// Returns true if a request of `n` blocks has room, as far as this side knows.
-    #[inline]
-    fn fits(&self, n: u64) -> bool {
-        self.posted.wrapping_sub(self.retired) < self.depth
-            && self.tail.wrapping_sub(self.head).wrapping_add(n) <= self.blocks
-    }
-
-    /// Returns true if a request of `n` blocks has room, after a look at the blocks and requests
-    /// that the worker has given back.
-    #[cold]
-    fn has_room(&mut self, header: &Header, at: QueueWords, n: u64) -> bool {
-        self.retired = header[at.retired].load(Ordering::Acquire);
-        // Acquire: the worker has read the blocks before it gave them back.
-        self.head = header[at.head].load(Ordering::Acquire);
-        self.fits(n)
-    }
-
-    /// Writes a request and publishes it.
-    #[inline(always)]
-    fn post<const N: usize>(
-        &mut self,
-        header: &Header,
-        at: QueueWords,
-        ring: BlockRing<'_>,
-        wr: Encoded<N>,
-        data: &Data<'_>,
-    ) -> Result<(), PostError> {
-        let n = wr.blocks;
-        if !self.fits(n) && !self.has_room(header, at, n) {
-            return Err(if self.depth == 0 { PostError::SharedReceives } else { PostError::Full });
-        }
-        store(ring, (self.tail, self.before), wr, data);
-        self.before = behind(n);
-        self.tail = self.tail.wrapping_add(n);
-        self.posted = self.posted.wrapping_add(1);
-        header[at.posted].store(self.posted, Ordering::Relaxed);
-        // Release: the blocks were stored before.
-        header[at.tail].store(self.tail, Ordering::Release);
-        Ok(())
-    }
+pub(crate) struct QpParts {
+    pub(crate) app: AppId,
+    pub(crate) qpn: Qpn,
+    pub(crate) pd: Pd,
+    pub(crate) bells: Bells,
+    /// The doorbell of this queue pair, of `bells`.
+    pub(crate) bell: u32,
+    /// STags that end with the queue pair.
+    pub(crate) tied: Arc<dyn TiedStags>,
 }
 
 impl Qp {
     pub(crate) fn new(
         area: &Arc<Area>,
-        app: AppId,
-        (qpn, pd): (Qpn, Pd),
-        (bells, bell): (Bells, u32),
+        parts: QpParts,
         init: QpInit,
         owner: Owner,
     ) -> Result<Qp, AreaError> {
-        let rings = Rings::new(&init);
+        let rings = Rings::new(&init.sizes());
         let block = Arc::new(area.take_clearing(rings.words(), at::ENTRIES)?);
         let words = block.words();
         let set = |i: usize, v: u64| words[i].store(v, Ordering::Relaxed);
-        set(at::QPN, qpn.0.into());
-        set(at::PD, pd.0.into());
+        set(at::QPN, parts.qpn.0.into());
+        set(at::PD, parts.pd.0.into());
         set(at::DEPTHS, u64::from(init.sq_depth) | u64::from(init.rq_depth) << 32);
-        set(at::BLOCKS, rings.sq | rings.rq << 32);
+        set(at::BLOCKS, u64::from(rings.sq) | u64::from(rings.rq) << 32);
         let (send, recv) = (u64::from(init.max_send_sge), u64::from(init.max_recv_sge));
         set(at::LIMITS, send | recv << 16 | u64::from(init.max_inline) << 32);
-        set(at::BELL, bell.into());
+        set(at::BELL, parts.bell.into());
         set(at::SHARED, init.srq.is_some().into());
-        Ok(Qp::over(block, app, (qpn, pd), (bells, bell), rings, init, Some(owner)))
+        Ok(Qp::over(block, parts, rings, init, Some(owner)))
     }
 
     fn over(
         block: Arc<Block>,
-        app: AppId,
-        (qpn, pd): (Qpn, Pd),
-        (bells, bell): (Bells, u32),
+        parts: QpParts,
         rings: Rings,
         init: QpInit,
         owner: Option<Owner>,
     ) -> Qp {
+        let QpParts { app, qpn, pd, bells, bell, tied } = parts;
         let limits = |sges: u16| Limits {
             sges: usize::from(sges).min(MAX_SGES),
             inline: usize::from(init.max_inline).min(MAX_INLINE),
@@ -347,7 +199,7 @@ impl Qp {
             limits: [limits(init.max_send_sge), limits(init.max_recv_sge)],
             claim: Arc::new(Claim::new(qpn)),
             init,
-            tied: Arc::default(),
+            tied,
             _owner: owner,
             block,
         }))
@@ -383,32 +235,35 @@ impl Qp {
             max_recv_sge: short(limits >> 16),
             max_inline: short(limits >> 32),
         };
-        let rings = Rings { sq: blocks & 0xffff_ffff, rq: blocks >> 32 };
+        let rings = Rings { sq: low(blocks), rq: low(blocks >> 32) };
         if !rings.sq.is_power_of_two() || !rings.rq.is_power_of_two() || rings.words() > words {
             return None;
         }
-        let ids = (Qpn(low(get(at::QPN)?)), Pd(low(get(at::PD)?)));
-        let bell = low(get(at::BELL)?);
-        // A process that only posts and polls needs no application number.
-        let app = AppId(u64::MAX);
-        Some(Qp::over(block, app, ids, (bells, bell), rings, init, None))
+        let parts = QpParts {
+            // A process that only posts and polls needs no application number.
+            app: AppId(u64::MAX),
+            qpn: Qpn(low(get(at::QPN)?)),
+            pd: Pd(low(get(at::PD)?)),
+            bells,
+            bell: low(get(at::BELL)?),
+            tied: Arc::new(()),
+        };
+        Some(Qp::over(block, parts, rings, init, None))
     }
 
     /// Returns the queue pair of a device whose RNIC belongs to another process, which has made the
     /// queue pair with `init`. Returns `None` when the block does not fit `init`.
     pub(crate) fn remote(
         area: &Arc<Area>,
-        app: AppId,
-        ids: (Qpn, Pd),
-        bells: (Bells, u32),
+        parts: QpParts,
         (off, words): (usize, usize),
         init: QpInit,
         owner: Owner,
     ) -> Option<Qp> {
-        let rings = Rings::new(&init);
+        let rings = Rings::new(&init.sizes());
         let block = Arc::new(area.at(off, words)?);
         let fits = rings.words() <= words;
-        fits.then(|| Qp::over(block, app, ids, bells, rings, init, Some(owner)))
+        fits.then(|| Qp::over(block, parts, rings, init, Some(owner)))
     }
 
     /// Returns a handle that does not keep the queue pair alive.
@@ -473,7 +328,7 @@ impl Qp {
         let q = &*self.0;
         let words = q.block.words();
         let mut sq = lock(&q.sq);
-        let before = sq.posted;
+        let before = sq.posted();
         let result = q.put_send(words, &mut sq, wr);
         let result = result.map_err(BatchError::at(0));
         self.tell(words, &sq, SQ, before, result).map_err(|e| e.error)
@@ -498,7 +353,7 @@ impl Qp {
         let q = &*self.0;
         let words = q.block.words();
         let mut rq = lock(&q.rq);
-        let before = rq.posted;
+        let before = rq.posted();
         let result = q.put_recv(words, &mut rq, wr);
         let result = result.map_err(BatchError::at(0));
         self.tell(words, &rq, RQ, before, result).map_err(|e| e.error)
@@ -527,7 +382,7 @@ impl Qp {
         before: u64,
         result: Result<(), BatchError>,
     ) -> Result<(), BatchError> {
-        if queue.posted != before
+        if queue.posted() != before
             || matches!(result, Err(BatchError { error: PostError::Full, .. }))
         {
             self.ring_or_end(words, queue, at, before)?;
@@ -575,15 +430,15 @@ impl Qp {
         }
         let taken = header(&self.0.block)[at.last].load(Ordering::Acquire);
         // The requests that the worker took complete as flushed.
-        let lost = queue.posted.wrapping_sub(taken);
-        if lost == 0 || lost > queue.posted.wrapping_sub(before) {
-            return if lost == 0 && queue.posted != before {
+        let lost = queue.posted().wrapping_sub(taken);
+        if lost == 0 || lost > queue.posted().wrapping_sub(before) {
+            return if lost == 0 && queue.posted() != before {
                 Ok(())
             } else {
                 Err(BatchError { posted: 0, error: PostError::Ended })
             };
         }
-        let posted = queue.posted.wrapping_sub(before) - lost;
+        let posted = queue.posted().wrapping_sub(before) - lost;
         let posted = usize::try_from(posted).unwrap_or(0);
         Err(BatchError { posted, error: PostError::Ended })
     }
@@ -662,7 +517,7 @@ impl Qp {
             word.store(0, Ordering::SeqCst);
         }
         for queue in [&mut sq, &mut rq] {
-            (queue.tail, queue.posted, queue.head, queue.retired, queue.before) = (0, 0, 0, 0, 0);
+            queue.restart();
         }
         // Clear this before the next connection: the worker may have noted the end of the last
         // connection here.
@@ -677,14 +532,41 @@ impl Qp {
         self.0.claim.is_failing() && self.state() & 0xff == state::DEAD
     }
 
-    /// Returns the STags that end with the queue pair.
-    pub(crate) fn tied(&self) -> &Arc<Tied> {
-        &self.0.tied
+    /// Returns the number of the doorbell that the queue pair rings.
+    pub(crate) fn bell(&self) -> u32 {
+        self.0.bell
     }
 
-    /// Returns block, rings and bell, for the worker.
-    pub(crate) fn rings(&self) -> (Arc<Block>, Rings, u32) {
-        (self.0.block.clone(), self.0.rings, self.0.bell)
+    /// Returns the queue pair for the worker that is to run it.
+    pub fn ends(&self) -> QpEnds {
+        let q = &*self.0;
+        let links = Links {
+            send_cq: q.init.send_cq.link(),
+            recv_cq: q.init.recv_cq.link(),
+            srq: q.init.srq.as_ref().map(|srq| Box::new(Taker(srq.pool())) as _),
+        };
+        QpEnds {
+            qpn: q.claim.qpn(),
+            pd: q.pd,
+            block: q.block.clone(),
+            rings: q.rings,
+            bell: q.bell,
+            depths: (q.init.sq_depth, q.init.rq_depth),
+            tied: q.tied.clone(),
+            links,
+        }
+    }
+}
+
+/// Queue pairs for tests.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Returns parts of queue pair 5 of application 1, in protection domain 1.
+    pub(crate) fn parts(bells: Bells, bell: u32) -> QpParts {
+        let tied = Arc::new(());
+        QpParts { app: AppId(1), qpn: Qpn(5), pd: Pd(1), bells, bell, tied }
     }
 }
 

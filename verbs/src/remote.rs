@@ -11,7 +11,7 @@
 //! [`Device::open`](crate::Device::open) is the application's side: it returns a device like any
 //! other. [`Session`] is the other side, without a socket and without a thread: lines in, lines
 //! out. Only operations that happen once for each object go through the socket; posts, completions
-//! and doorbells are those of [`ring`](crate::ring), and a wake-up is one system call.
+//! and doorbells are those of [`ring`](heddle_rings), and a wake-up is one system call.
 //!
 //! | File | Contents |
 //! |---|---|

@@ -10,36 +10,21 @@
 //! other. A buffer completes in the receive completion queue of the queue pair that took it, under
 //! the number of that queue pair; when the connection ends in the middle of the message, the buffer
 //! completes as flushed. Buffers that no queue pair has taken stay.
-//!
-//! # Several workers
-//!
-//! The ring has one producer (the application, under a lock) and as many consumers as there are
-//! workers. The head belongs to the workers, in memory that the application cannot reach. A worker
-//! copies the entry at the head, checks the copy, and then moves the head by compare-and-swap. If
-//! that succeeds, no other worker has the entry, and the copy was made before the entry's slot was
-//! free again. A worker that is interrupted at any point delays no other. All slots have the same
-//! size, so the head counts requests.
-//!
-//! # A ring that makes no sense
-//!
-//! Such a ring ends the queue pairs that come for a buffer, which all belong to the same
-//! application.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError, Weak};
 
-use arrayvec::ArrayVec;
-use heddle_engine::{SharedBroken, SharedReceives};
-use heddle_types::{Data, Limits, Pd, PostError, RecvWr, Sge, check_recv, wr::MAX_SGES};
+use heddle_types::{Limits, Pd, PostError, RecvWr, check_recv, wr::MAX_SGES};
 
 use crate::error::{BatchError, DeviceError};
 use crate::limits::count::{Count, Place};
 use crate::memory::Quota;
 use crate::qp::Owner;
-use crate::ring::layout::{self, LINE, opcode, srq as at};
-use crate::ring::{Area, AreaError, Block, BlockRing, Broken, encode_recv, read_recv, store};
-use crate::waker::Waker;
+use heddle_rings::layout::srq as at;
+use heddle_rings::srq::{Places, SrqPool, header};
+use heddle_rings::{Area, AreaError, Block};
+use heddle_shm::Waker;
 
 /// The application's handle of a shared receive queue; clones are handles of the same queue. Any
 /// thread may post.
@@ -94,52 +79,8 @@ impl LimitEvents {
     }
 
     fn count(&self) -> u64 {
-        header(&self.pool.block)[at::EVENTS].load(Ordering::Acquire)
+        header(self.pool.block())[at::EVENTS].load(Ordering::Acquire)
     }
-}
-
-/// The workers' end of the queue, which all workers share.
-#[derive(Debug)]
-pub struct SrqPool {
-    block: Arc<Block>,
-    places: Places,
-    /// Requests that workers have taken.
-    head: AtomicU64,
-    waker: Option<Waker>,
-}
-
-/// The number of slots in the ring, and the blocks of each slot; powers of two.
-#[derive(Clone, Copy, Debug)]
-struct Places {
-    count: u64,
-    blocks: u64,
-}
-
-impl Places {
-    fn new(depth: u32, max_sge: u16) -> Places {
-        let blocks = layout::blocks(opcode::RECV, 2 * usize::from(max_sge)) as u64;
-        Places {
-            count: u64::from(depth.max(1)).next_power_of_two(),
-            blocks: blocks.next_power_of_two(),
-        }
-    }
-
-    fn words(self) -> usize {
-        let blocks = usize::try_from(self.count.saturating_mul(self.blocks));
-        blocks.unwrap_or(usize::MAX / LINE / 2).saturating_mul(LINE).saturating_add(at::ENTRIES)
-    }
-
-    #[inline]
-    fn ring(self, block: &Block) -> BlockRing<'_> {
-        BlockRing::new(block.lines(), (at::ENTRIES / LINE) as u64, self.count * self.blocks)
-    }
-}
-
-type Header = [AtomicU64; at::ENTRIES];
-
-#[inline]
-fn header(block: &Block) -> &Header {
-    &block.words().as_chunks().0[0]
 }
 
 impl Srq {
@@ -172,8 +113,7 @@ impl Srq {
         let number = header(&block)[at::NUMBER].load(Ordering::Relaxed);
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let places = Places::new(depth, max_sge);
-        let pool = SrqPool { block: Arc::new(block), places, head: AtomicU64::new(0), waker };
-        let pool = Arc::new(pool);
+        let pool = Arc::new(SrqPool::new(Arc::new(block), places, waker));
         let limit = LimitEvents { number, pool: pool.clone(), told: AtomicU64::new(0) };
         Srq(Arc::new(Inner {
             limit: Arc::new(limit),
@@ -191,7 +131,7 @@ impl Srq {
 
     /// Returns the queue's place in its area, as offset and words, for another process.
     pub fn share(&self) -> (usize, usize) {
-        (self.0.pool.block.offset(), self.0.pool.block.words().len())
+        (self.0.pool.block().offset(), self.0.pool.block().words().len())
     }
 
     /// Returns the queue at `(offset, words)` of an area that another process has made, to post to.
@@ -245,7 +185,7 @@ impl Srq {
 
     /// Returns the number of receives that no queue pair has taken.
     pub fn len(&self) -> u64 {
-        let words = header(&self.0.pool.block);
+        let words = header(self.0.pool.block());
         let head = words[at::HEAD].load(Ordering::Acquire);
         self.tail().wrapping_sub(head)
     }
@@ -277,17 +217,7 @@ impl Srq {
         let q = &*self.0;
         let limits = Limits { sges: usize::from(q.max_sge).min(MAX_SGES), ..Limits::default() };
         check_recv(wr, &limits)?;
-        let (block, places) = (&q.pool.block, q.pool.places);
-        // Acquire: workers have read the slots before they gave them back.
-        let head = header(block)[at::HEAD].load(Ordering::Acquire);
-        if tail.wrapping_sub(head) >= q.depth {
-            return Err(PostError::Full);
-        }
-        let first = tail.wrapping_mul(places.blocks);
-        store(places.ring(block), (first, 0), encode_recv(wr), &Data::Sges(wr.sges));
-        *tail = tail.wrapping_add(1);
-        // Release: the blocks were stored before.
-        header(block)[at::TAIL].store(*tail, Ordering::Release);
+        *tail = q.pool.post(*tail, q.depth, wr).ok_or(PostError::Full)?;
         Ok(())
     }
 
@@ -295,7 +225,7 @@ impl Srq {
     /// already; 0 cancels the request. The event wakes the waker that the queue was made with.
     pub fn arm_limit(&self, limit: u32) {
         let pool = &self.0.pool;
-        let words = header(&pool.block);
+        let words = header(pool.block());
         words[at::LIMIT].store(limit.into(), Ordering::SeqCst);
         // Pairs with the fence in `SrqPool::take`: either the worker sees the limit, or we see its
         // head.
@@ -322,7 +252,7 @@ impl Srq {
     /// Returns true if the queue was made by this process, in this area and for this protection
     /// domain.
     pub(crate) fn is_for(&self, area: &Arc<Area>, pd: Pd) -> bool {
-        Arc::ptr_eq(self.0.pool.block.area(), area) && self.0.pd == pd && !self.0.attached
+        Arc::ptr_eq(self.0.pool.block().area(), area) && self.0.pd == pd && !self.0.attached
     }
 
     /// Adds a queue pair that uses the queue.
@@ -336,86 +266,6 @@ impl Srq {
 
     fn tail(&self) -> MutexGuard<'_, u64> {
         self.0.tail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl SrqPool {
-    /// Takes the oldest receive: returns its mark, and puts its pieces into `sges`.
-    ///
-    /// # Errors
-    /// [`Broken`]: the ring makes no sense.
-    #[inline]
-    pub fn take(&self, sges: &mut ArrayVec<Sge, MAX_SGES>) -> Result<Option<u64>, Broken> {
-        let words = header(&self.block);
-        loop {
-            let head = self.head.load(Ordering::Acquire);
-            // Acquire: the entries were stored before the tail.
-            let there = words[at::TAIL].load(Ordering::Acquire).wrapping_sub(head);
-            if there == 0 {
-                return Ok(None);
-            }
-            let found = if there > self.places.count {
-                Err(Broken::Tail)
-            } else {
-                let first = head.wrapping_mul(self.places.blocks);
-                read_recv(self.places.ring(&self.block), first, self.places.blocks, sges)
-            };
-            // The copy, or the error, counts only if the entry is still the oldest: otherwise
-            // another worker has the entry, and the application may have overwritten the slot.
-            let next = head.wrapping_add(1);
-            let moved = match found {
-                Ok(_) => self
-                    .head
-                    .compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok(),
-                Err(_) => self.head.load(Ordering::Acquire) == head,
-            };
-            if !moved {
-                continue;
-            }
-            let wr_id = found?;
-            // fetch_max: another worker may have taken later entries and stored a higher head
-            // already. This entry is safe all the same: its copy was complete before `self.head`
-            // moved on.
-            words[at::HEAD].fetch_max(next, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            self.check_limit(next);
-            return Ok(Some(wr_id));
-        }
-    }
-
-    /// Raises the event if the limit is armed and fewer receives are left after `head` were taken.
-    #[inline]
-    fn check_limit(&self, head: u64) {
-        let limit = header(&self.block)[at::LIMIT].load(Ordering::SeqCst);
-        if limit != 0 {
-            self.raise_below(limit, head);
-        }
-    }
-
-    #[inline(never)]
-    fn raise_below(&self, limit: u64, head: u64) {
-        let words = header(&self.block);
-        let left = words[at::TAIL].load(Ordering::Acquire).wrapping_sub(head);
-        let once =
-            || words[at::LIMIT].compare_exchange(limit, 0, Ordering::SeqCst, Ordering::Relaxed);
-        if left < limit && once().is_ok() {
-            words[at::EVENTS].fetch_add(1, Ordering::AcqRel);
-            if let Some(w) = &self.waker {
-                w.wake();
-            }
-        }
-    }
-}
-
-/// The link of a worker's queue pair to a shared receive queue.
-#[derive(Debug)]
-pub(crate) struct Taker(pub(crate) Arc<SrqPool>);
-
-impl SharedReceives for Taker {
-    #[inline]
-    fn take(&mut self, sges: &mut ArrayVec<Sge, MAX_SGES>) -> Result<Option<u64>, SharedBroken> {
-        self.0.take(sges).map_err(|_| SharedBroken)
     }
 }
 

@@ -21,7 +21,7 @@
 
 use core::fmt;
 
-use crate::ring::layout::{phase, state};
+use heddle_rings::layout::{phase, state};
 
 /// The state of a queue pair, from creation to the end of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use heddle_rings::qp::TiedStags;
 use heddle_types::{Access, BindError, Pd, Qpn, Stag};
 
 use crate::memory::{Registry, Ticket};
@@ -246,19 +247,6 @@ impl Tied {
         self.settle();
     }
 
-    /// Ends the STags with the queue pair: they name no memory any more. The worker calls this.
-    pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        self.settle();
-    }
-
-    /// Prepares for a new start of the queue pair: revokes the STags still due before any is bound
-    /// again.
-    pub(crate) fn restart(&self) {
-        let list = self.list();
-        self.revoke(&list);
-    }
-
     /// Revokes the STags in the list if that is due and no thread that will do so holds the list.
     fn settle(&self) {
         while self.ended.load(Ordering::SeqCst) {
@@ -285,6 +273,18 @@ impl Tied {
 
     fn list(&self) -> MutexGuard<'_, Vec<(Arc<Registry>, Stag)>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TiedStags for Tied {
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.settle();
+    }
+
+    fn restart(&self) {
+        let list = self.list();
+        self.revoke(&list);
     }
 }
 

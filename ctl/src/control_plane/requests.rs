@@ -3,11 +3,11 @@
 use crossbeam_channel::Sender;
 use heddle_base::Instant;
 use heddle_dataplane::{Command, Doorbells, WorkerSnapshot};
+use heddle_rings::worker::WorkerQp;
 use heddle_types::{
     AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
 };
 use heddle_verbs::device::{ControlPlane, ControlRequest, DeviceEvent};
-use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, TakenEvents, Waker};
 
 use super::inbox::{Gate, Inbox};
@@ -204,7 +204,7 @@ impl Control {
         }
         // If no worker is left, the command and its queue pair are dropped, which also ends the
         // queue pair.
-        let command = Command::FlushQp { app, qp: Box::new(WorkerQp::to_flush(qp)) };
+        let command = Command::FlushQp { app, qp: Box::new(WorkerQp::to_flush(qp.ends())) };
         if let Some(link) = self.links.iter_mut().find(|link| link.is_up()) {
             link.order(command);
         }

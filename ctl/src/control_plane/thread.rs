@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use heddle_dataplane::{Clock, Stop};
-use heddle_verbs::wakeup::WorkerWakers;
+use heddle_rings::wakeup::WorkerWakers;
 
 use super::Control;
 use crate::counters::CtlCounters;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
-use heddle_verbs::ring::{Area, Bells};
+use heddle_rings::{Area, Bells};
 use heddle_verbs::{
     Arm, Cq, CqeOp, Mr, MrInfo, PostError, Qp, RecvWr, Region, SendWr, Sleeper, Stag,
 };

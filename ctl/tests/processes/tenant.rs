@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 
 use heddle_base::Random;
-use heddle_verbs::ring::Bells;
+use heddle_rings::Bells;
 use heddle_verbs::{Access, Cq, Device, DeviceConfig, Mr, Qp, QpInit, Sleeper};
 
 use crate::child::{SPEC, Spec, Work};

@@ -11,9 +11,9 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use heddle_shm::closer;
 use heddle_socket::Inbox;
 use heddle_socket::wire::{self, MAX_REQUEST, RawRead, Received};
-use heddle_verbs::closer;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;

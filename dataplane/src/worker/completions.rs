@@ -2,8 +2,8 @@
 //! queue pair.
 
 use heddle_engine::Engine;
+use heddle_rings::worker::WorkerQp;
 use heddle_types::{AppId, ConnId, Cqe, CqeOp, Queue};
-use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
 use super::queues::let_go;

@@ -2,11 +2,11 @@
 //! either wait.
 
 use heddle_engine::Engine;
+use heddle_rings::cq::CqLink;
+use heddle_rings::wakeup::WorkerWaker;
+use heddle_rings::worker::WorkerQp;
 use heddle_types::{AppId, ConnId};
 use heddle_verbs::Waker;
-use heddle_verbs::cq::CqLink;
-use heddle_verbs::wakeup::WorkerWaker;
-use heddle_verbs::worker::WorkerQp;
 
 use super::queues::Doorbells;
 use super::ring::{Consumer, End, Producer, ring};

@@ -1,11 +1,11 @@
 //! Applications' queues at a worker: doorbells, queue pairs, completion queues.
 
 use heddle_engine::{Completions, Retired, SharedReceives};
+use heddle_rings::cq::{CqLink, CqProducer};
+use heddle_rings::worker::WorkerQp;
+use heddle_rings::{BELLS, Bells};
+use heddle_shm::closer;
 use heddle_types::{AppId, ConnId, Cqe, Queue};
-use heddle_verbs::closer;
-use heddle_verbs::cq::{CqLink, CqProducer};
-use heddle_verbs::ring::{BELLS, Bells};
-use heddle_verbs::worker::WorkerQp;
 
 use crate::MbufRnic;
 

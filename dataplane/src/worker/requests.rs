@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 
 use heddle_engine::{Engine, POST_TURN, Posted, PostedReceives, QueuePair, take_turn};
+use heddle_rings::worker::WorkerQp;
+use heddle_rings::{Broken, Entry, OnSend};
 use heddle_types::{PostError, SendWr};
-use heddle_verbs::ring::{Broken, Entry, OnSend};
-use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
 use super::queues::Queues;

@@ -35,8 +35,8 @@ mod tx;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use heddle_rings::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_tcp::{Rss, Spread, SpreadError};
-use heddle_verbs::wakeup::{WorkerWaker, WorkerWakers};
 
 pub use rx::{RxEnd, SteeredRx};
 pub use tx::{Relay, SharedTx, TxEnd};

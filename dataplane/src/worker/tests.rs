@@ -121,7 +121,7 @@ impl Bench {
             ..QpConfig::default()
         };
         let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp: config });
-        let qp = Box::new(WorkerQp::new(qp));
+        let qp = Box::new(WorkerQp::new(qp.ends()));
         Command::Enter { conn, mode, app: self.device.app(), qp }
     }
 
@@ -370,7 +370,7 @@ fn test_queue_pair_entering_a_worker_ends_with_that_worker() {
     let conn = b.connect(1);
     let (qp, cq, _) = b.queue_pair();
     post_recv(&qp, 1).unwrap();
-    b.worker.entering = Some((conn, b.device.app(), Box::new(WorkerQp::new(&qp))));
+    b.worker.entering = Some((conn, b.device.app(), Box::new(WorkerQp::new(qp.ends()))));
     drop(b.worker);
     assert_eq!((flushed(&cq), qp.is_dead()), (vec![1], true));
 }
@@ -381,7 +381,7 @@ fn test_queue_pair_counts_as_ended_after_interrupted_end() {
     let b = bench("cut");
     let (qp, ..) = b.queue_pair();
     post_recv(&qp, 1).unwrap();
-    let mut end = WorkerQp::new(&qp);
+    let mut end = WorkerQp::new(qp.ends());
     let worker = std::thread::spawn(move || {
         end.attach(0);
         end.end(|_, _| {}, |_| panic!("on purpose"));

@@ -11,7 +11,7 @@ use heddle_dataplane::{
     Eal, EalConfig, ExternalError, ExternalMemory, Hugepages, Mbuf, Mempool, MempoolConfig, Port,
     PortConfig, PortError, PortSource, RxQueue, TxQueue,
 };
-use heddle_verbs::memory::Region;
+use heddle_shm::Region;
 
 /// Room for one burst.
 pub type Burst = ArrayVec<Mbuf, 32>;

@@ -20,13 +20,13 @@ use heddle_engine::{
     TxSink, Untaken,
 };
 use heddle_mr::{Memory as Registered, MrTable, Pins};
+use heddle_rings::worker::WorkerQp;
 use heddle_types::{
     Access, ConnId, Cqe, CqeOp, CqeStatus, Data, PostError, QpState, Queue, RecvWr, RnicError,
     SendOp, SendWr, Sge,
 };
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
-use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{Cq, Device, DeviceConfig, DeviceError, Hub, Mr, Qp, QpInit};
 
 use crate::common::*;
@@ -558,7 +558,7 @@ impl Side {
         let Report::Opened(conn) = self.report() else { panic!("it opens at once") };
         self.conn = conn;
         let mode = Box::new(QpInfo { qpn: self.qp.qpn(), pd: self.qp.pd() });
-        let (app, qp) = (self.device.app(), Box::new(WorkerQp::new(&self.qp)));
+        let (app, qp) = (self.device.app(), Box::new(WorkerQp::new(self.qp.ends())));
         self.order(Command::Enter { conn, mode, app, qp });
         assert!(matches!(self.report(), Report::Entered(c, Ok(())) if c == conn));
     }

@@ -10,8 +10,9 @@ use heddle_base::{Chunks, Instant, Seed, Sum};
 use heddle_dataplane::*;
 use heddle_mr::Memory as _;
 use heddle_mr::MrTable;
+use heddle_shm::{Region, RegionError};
 use heddle_types::{Access, Pd, Qpn};
-use heddle_verbs::memory::{Region, RegionError, RegionMemory, RegionTable};
+use heddle_verbs::memory::{RegionMemory, RegionTable};
 
 #[test]
 fn test_exhausted_pool_returns_none_and_is_counted() {

@@ -9,8 +9,9 @@ use crate::common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
 use heddle_mr::MrTable;
+use heddle_shm::Region;
 use heddle_types::{Access, Pd, Qpn};
-use heddle_verbs::memory::{Region, RegionMemory, RegionTable};
+use heddle_verbs::memory::{RegionMemory, RegionTable};
 
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());

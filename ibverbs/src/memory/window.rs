@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use heddle_shm::Counted;
 use heddle_verbs::Region;
-use heddle_verbs::memory::Counted;
 
 use super::maps::Mapping;
 use super::{HUGE, PAGE};

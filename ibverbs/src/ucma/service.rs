@@ -14,8 +14,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use heddle_shm::threads::without_signals;
 use heddle_socket::descriptor::aside;
-use heddle_verbs::threads::without_signals;
 use heddle_verbs::{CmEvent, CmId, EventQueue, ListenerId, Sleeper};
 use rustix::event::{Timespec, epoll};
 

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use heddle_verbs::threads::without_signals;
+use heddle_shm::threads::without_signals;
 use heddle_verbs::{Device, DeviceEvent, DeviceEvents};
 use libc::EIO;
 

@@ -10,7 +10,7 @@ use super::{Connecting, Connection, ConnectionError, Ends, SETUP, wait_event};
 use crate::device::{BoundAddr, Device};
 use crate::event::{EventQueue, TakenEvents};
 use crate::params::AcceptParams;
-use crate::waker::Sleeper;
+use heddle_shm::Sleeper;
 
 /// A listener; dropping it stops peers from connecting.
 ///

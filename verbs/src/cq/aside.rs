@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use heddle_types::{Cqe, CqeStatus, Qpn, Queue};
 
 use super::{Consumer, Cq, Inner, retired_word, start_of};
-use crate::ring::layout::cq as at;
-use crate::ring::{cqe, low32};
+use heddle_rings::layout::cq as at;
+use heddle_rings::{cqe, low32};
 
 impl Cq {
     /// Drops the completions of a queue pair that has ended: no poll returns them from here on.

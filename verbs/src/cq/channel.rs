@@ -25,9 +25,10 @@ use heddle_base::sync::atomic::{Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
 
 use super::Arm;
-use crate::ring::Block;
-use crate::ring::layout::{armed, cq as at};
-use crate::waker::{Gathering, Source, Waker};
+use heddle_rings::Block;
+use heddle_rings::layout::{armed, cq as at};
+use heddle_shm::Waker;
+use heddle_shm::waker::{Gathering, Source};
 
 /// Most queues that share a waker. Apart from up to [`PILED`] unfetched events, a queue has at most
 /// one wake-up in the server's socket, and a socket keeps some hundreds.

@@ -13,14 +13,15 @@ use super::{DeviceEvents, Hub, MrInit};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::EventQueue;
-use crate::memory::{MrUsage, Region};
+use crate::memory::MrUsage;
 use crate::mr::Mr;
 use crate::params::ListenParams;
 use crate::port::PortInfo;
 use crate::qp::{Owner, Qp, QpInit};
 use crate::srq::Srq;
-use crate::waker::Waker;
 use crate::window::{HeldStag, WindowFor};
+use heddle_shm::Region;
+use heddle_shm::Waker;
 
 /// A function to call when an RNIC has ended.
 pub(crate) type OnEnd = Box<dyn FnOnce(&DeviceError) + Send>;

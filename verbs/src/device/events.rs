@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::qp::Qp;
 use crate::srq::{LimitEvents, Srq};
-use crate::waker::{Gathering, Waker};
+use heddle_shm::Waker;
+use heddle_shm::waker::Gathering;
 
 /// An event of a device or of an object of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

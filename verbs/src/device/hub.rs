@@ -9,13 +9,14 @@ use heddle_types::{AppId, Pd, TenantId};
 
 use super::local::Local;
 use super::{Board, ControlPlane, ControlRequest, Device, DeviceConfig, NO_PD, Parts, lock};
-use crate::account::Account;
 use crate::error::DeviceError;
 use crate::event::TakenEvents;
 use crate::limits::DeviceLimits;
-use crate::memory::{Region, RegisterError, Registry};
-use crate::ring::{Area, Bells};
-use crate::wakeup::WorkerWakers;
+use crate::memory::{RegisterError, Registry};
+use heddle_rings::wakeup::WorkerWakers;
+use heddle_rings::{Area, Bells};
+use heddle_shm::Region;
+use heddle_shm::account::Account;
 
 /// An RNIC, for all applications.
 #[derive(Debug)]

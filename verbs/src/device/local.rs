@@ -10,7 +10,6 @@ use heddle_types::{AppId, CmId, ListenerId, Pd, Qpn, Request};
 
 use super::names::{Holder, ReserveError};
 use super::{ControlRequest, Hub, lock};
-use crate::account::{Account, Kind, Over, Reserved};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::EventQueue;
@@ -18,10 +17,11 @@ use crate::limits::DeviceLimits;
 use crate::limits::count::{Count, Place};
 use crate::memory::{Pool, Quota};
 use crate::qp::{Owner, Qp, QpInit};
-use crate::ring::{Area, BELLS, Bells};
 use crate::srq::Srq;
-use crate::waker::Waker;
-use crate::window::AnyQpWindows;
+use crate::window::{AnyQpWindows, Tied};
+use heddle_rings::{Area, BELLS, Bells};
+use heddle_shm::Waker;
+use heddle_shm::account::{Account, Kind, Over, Reserved};
 
 mod backend;
 mod registration;
@@ -50,6 +50,8 @@ pub(crate) struct Local {
     cqs: Count,
     srqs: Count,
     any_qp_windows: Arc<AnyQpWindows>,
+    /// STags that end with a queue pair, of every queue pair.
+    tied: Mutex<HashMap<Qpn, Arc<Tied>>>,
     /// The next number of a completion queue or shared receive queue.
     next_cq: AtomicU32,
     /// Registrations wait a little for memory that is about to become free.
@@ -107,6 +109,7 @@ impl Local {
             cqs: Count::default(),
             srqs: Count::default(),
             any_qp_windows: Arc::default(),
+            tied: Mutex::default(),
             next_cq: AtomicU32::new(0),
             patient,
             closed: AtomicBool::new(false),
@@ -179,6 +182,8 @@ impl Local {
             *word &= !(1 << (bell % 64));
         }
         self.any_qp_windows.revoke_of(&self.hub.registry, qpn);
+        // Before the number is free: another queue pair that gets it has a list of its own.
+        lock(&self.tied).remove(&qpn);
         lock(&self.hub.qpns).taken.remove(&qpn.0);
         drop(place);
     }

@@ -7,10 +7,11 @@ use heddle_types::{Access, Pd};
 
 use super::{Device, Reserved};
 use crate::error::DeviceError;
-use crate::memory::{MrUsage, Region};
+use crate::memory::MrUsage;
 use crate::mr::{Bound, Mr};
 use crate::qp::Qp;
 use crate::window::{FastMr, QpWindow, Window, WindowFor};
+use heddle_shm::Region;
 
 /// Parameters with which an application registers a region.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::region::Region;
 use super::region_table::RegionId;
 use super::registry::{Registry, lock};
-use super::stretches::Stretches;
+use heddle_shm::Region;
+use heddle_shm::Stretches;
 
 /// Memory of which stretches are handed out: an application may register it without bringing memory
 /// of its own.

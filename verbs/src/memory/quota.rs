@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::registry::RegisterError;
-use crate::account::{Account, Kind, Reserved};
 use crate::device::Domain;
+use heddle_shm::account::{Account, Kind, Reserved};
 
 /// Most STags of each sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

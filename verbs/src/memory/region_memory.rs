@@ -220,7 +220,7 @@ mod tests {
     use heddle_types::{Access, Pd, Qpn};
     use std::sync::atomic::AtomicU64;
 
-    use crate::memory::Region;
+    use heddle_shm::Region;
 
     /// Returns a region of 4096 zeros in a table of its own, as a worker sees it, and its address.
     fn alone() -> (RegionMemory, Arc<Region>, u64) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::readers::{Grace, Readers};
-use super::region::Region;
+use heddle_shm::Region;
 
 /// Names a region within its RNIC. An address of the protocol's
 /// [`MemRange`](heddle_mr::MemRange) has the id in its upper 16 bits, and the offset in the

@@ -11,9 +11,10 @@ use heddle_types::{Access, MrError, Pd, Qpn, Stag};
 use super::pool::{Pool, Stretch};
 use super::quota::Ticket;
 use super::readers::Grace;
-use super::region::{Hold, Region};
 use super::region_table::{RegionId, RegionTable};
-use super::stretches::Stretches;
+use heddle_shm::Region;
+use heddle_shm::Stretches;
+use heddle_shm::region::Hold;
 
 /// Says whether a worker may still refer to the memory of a region whose STag is gone.
 ///

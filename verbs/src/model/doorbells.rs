@@ -6,8 +6,8 @@ use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
 use super::check;
-use crate::ring::{Area, Bells};
-use crate::wakeup::WorkerWakers;
+use heddle_rings::wakeup::WorkerWakers;
+use heddle_rings::{Area, Bells};
 
 fn bells() -> Bells {
     let area = Area::new(Bells::bytes(1) + 128).unwrap();

@@ -8,7 +8,7 @@ use super::check;
 use super::completions::cqe;
 use crate::cq::{Arm, CompletionChannel, Cq};
 use crate::limits::count::Count;
-use crate::ring::Area;
+use heddle_rings::Area;
 
 fn queue(channel: &CompletionChannel) -> Cq {
     let held = Count::default().take("queues", 1).unwrap();

@@ -5,9 +5,10 @@ use loom::thread;
 
 use super::check;
 use super::completions::queue;
+use crate::qp::testing::parts;
 use crate::qp::{Owner, Qp, QpInit};
-use crate::ring::{Area, Bells, Entry};
-use crate::worker::WorkerQp;
+use heddle_rings::worker::WorkerQp;
+use heddle_rings::{Area, Bells, Entry};
 
 /// Returns a queue pair with its bells, and the worker's end.
 fn pair() -> (Qp, Bells, WorkerQp) {
@@ -15,8 +16,8 @@ fn pair() -> (Qp, Bells, WorkerQp) {
     let bells = Bells::new(&area, 1).unwrap();
     let init = QpInit::new(queue(2, None)).depths(2, 2);
     let owner = Owner::new(|| ());
-    let qp = Qp::new(&area, AppId(1), (Qpn(5), Pd(1)), (bells.clone(), 3), init, owner).unwrap();
-    let mut worker = WorkerQp::new(&qp);
+    let qp = Qp::new(&area, parts(bells.clone(), 3), init, owner).unwrap();
+    let mut worker = WorkerQp::new(qp.ends());
     worker.attach(0);
     (qp, bells, worker)
 }

@@ -8,9 +8,10 @@ use loom::thread;
 
 use super::{check, is_woken};
 use crate::limits::count::Count;
-use crate::ring::Area;
-use crate::srq::{Srq, SrqPool};
-use crate::waker::{Sleeper, Waker};
+use crate::srq::Srq;
+use heddle_rings::Area;
+use heddle_rings::srq::SrqPool;
+use heddle_shm::{Sleeper, Waker};
 
 fn queue(depth: u32, waker: Option<Waker>) -> Srq {
     let place = Count::default().take("queues", 1).unwrap();

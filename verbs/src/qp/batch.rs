@@ -71,7 +71,7 @@ struct Batch<'q> {
 
 impl<'q> Batch<'q> {
     fn new(qp: &'q Qp, queue: MutexGuard<'q, Producer>, at: QueueWords) -> Batch<'q> {
-        Batch { before: queue.posted, qp, queue, at, full: false, told: false }
+        Batch { before: queue.posted(), qp, queue, at, full: false, told: false }
     }
 
     #[inline]
@@ -83,7 +83,7 @@ impl<'q> Batch<'q> {
     /// Rings the worker; a full queue is rung as well, as [`Qp::post_send`] does.
     fn tell(&mut self) -> Result<(), BatchError> {
         self.told = true;
-        if self.queue.posted == self.before && !self.full {
+        if self.queue.posted() == self.before && !self.full {
             return Ok(());
         }
         self.qp.ring_or_end(self.qp.0.block.words(), &self.queue, self.at, self.before)
@@ -122,9 +122,9 @@ mod tests {
     use heddle_base::sync::atomic::Ordering;
 
     use super::*;
-    use crate::qp::header;
     use crate::qp::lost::tests::Bench;
-    use crate::ring::layout::{qp as at, state};
+    use heddle_rings::layout::{qp as at, state};
+    use heddle_rings::qp::header;
 
     fn write(wr_id: u64) -> SendWr<'static> {
         SendWr::write(wr_id, &[], heddle_types::Stag(9), 0)

@@ -3,6 +3,8 @@
 #[cfg(doc)]
 use heddle_types::wr::{MAX_INLINE, MAX_SGES};
 
+use heddle_rings::qp::Sizes;
+
 use crate::cq::Cq;
 use crate::srq::Srq;
 /// Parameters with which an application makes a queue pair.
@@ -28,6 +30,17 @@ pub struct QpInit {
 }
 
 impl QpInit {
+    /// Returns the numbers from which the sizes of the rings follow.
+    pub(crate) fn sizes(&self) -> Sizes {
+        Sizes {
+            sq_depth: self.sq_depth,
+            rq_depth: self.srq.is_none().then_some(self.rq_depth),
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline: self.max_inline,
+        }
+    }
+
     /// Returns parameters with one completion queue for both queues, 128 requests each way, 4 SGEs
     /// and 64 inline bytes.
     pub fn new(cq: Cq) -> QpInit {

@@ -5,18 +5,19 @@
 //! that the worker has written. Each entry records the length of the entry before it, so the
 //! application's end finds the entries from the last backwards; no entry is overwritten before it
 //! is retired. The application's end also finds completions that the worker had written and not
-//! shown when it died ([`CqProducer::stage`](crate::cq::CqProducer::stage)), so each request
+//! shown when it died ([`CqProducer::stage`](heddle_rings::cq::CqProducer::stage)), so each request
 //! completes once, no matter when the worker died. Receives of a shared queue belong to no queue
 //! pair, and stay without completions.
 
-use heddle_base::sync::atomic::{AtomicU64, Ordering};
+use heddle_base::sync::atomic::Ordering;
 use heddle_base::sync::{MutexGuard, TryLockError, yield_now};
 use heddle_types::{Cqe, CqeOp, Queue};
 
-use super::{Header, Producer, Qp, QueueWords, RQ, SQ, at, header, state};
+use super::{Producer, Qp, RQ, SQ, at, header, state};
 use crate::cq::Cq;
-use crate::ring::layout::opcode;
-use crate::ring::{BlockRing, look_back, low32};
+use heddle_rings::layout::opcode;
+use heddle_rings::qp::{Header, QueueWords};
+use heddle_rings::{BlockRing, low32};
 
 impl Qp {
     /// Ends the queue pair, which no worker runs any more: all posted requests complete as flushed,
@@ -73,14 +74,10 @@ impl Qp {
         (cq, kind): (&Cq, Queue),
     ) {
         let retired = words[at.retired].load(Ordering::Acquire);
-        let left = queue.posted.wrapping_sub(retired).min(queue.depth);
-        let left = look_back(ring, (queue.tail, queue.before), left);
-        let flushed = left.map(|(wr_id, op)| flushed(self, kind, op, wr_id));
+        let flushed =
+            queue.outstanding(ring, retired).map(|(wr_id, op)| flushed(self, kind, op, wr_id));
         cq.complete((self.qpn(), kind), low32(retired), flushed);
-        let set = |i: usize, value: u64| AtomicU64::store(&words[i], value, Ordering::Release);
-        set(at.last, queue.posted);
-        set(at.retired, queue.posted);
-        set(at.head, queue.tail);
+        queue.retire_all(words, at);
     }
 }
 

@@ -15,12 +15,13 @@ use super::protocol::{self, Id, NewMr, NewStag, Opened, Request};
 use crate::device::{Device, Parts};
 use crate::error::DeviceError;
 use crate::limits::DeviceLimits;
-use crate::memory::{PageSize, Region, RegionError, RegisterError};
+use crate::memory::RegisterError;
 use crate::mr::{Mr, MrInfo};
 use crate::qp::Owner;
-use crate::ring::{Area, Bells};
-use crate::wakeup::WorkerWakers;
 use crate::window::HeldStag;
+use heddle_rings::wakeup::WorkerWakers;
+use heddle_rings::{Area, Bells};
+use heddle_shm::{PageSize, Region, RegionError};
 
 mod backend;
 mod handles;

@@ -3,6 +3,8 @@
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
+use heddle_shm::account::{Grants, Kind};
+
 use crate::limits::DeviceLimits;
 
 /// Resources that the applications of one principal may have together, and permissions of each of
@@ -69,6 +71,27 @@ impl Default for Policy {
 
 /// Default number of regions of their own that applications may have.
 const REGIONS: u32 = 512;
+
+impl Grants for Policy {
+    fn granted(&self, kind: Kind) -> u64 {
+        let limits = &self.limits;
+        match kind {
+            Kind::Sessions => self.sessions.into(),
+            Kind::Memory => self.memory,
+            Kind::Mapped => self.mapped,
+            Kind::Queues => self.queues,
+            Kind::Regions => self.regions.into(),
+            Kind::Connections => self.connections.into(),
+            Kind::Listeners => self.listeners.into(),
+            Kind::QueuePairs => limits.max_qps.into(),
+            Kind::CompletionQueues => limits.max_cqs.into(),
+            Kind::SharedReceiveQueues => limits.max_srqs.into(),
+            Kind::Domains => limits.max_pds.into(),
+            Kind::Registrations => limits.max_mrs.into(),
+            Kind::Descriptors => self.descriptors.into(),
+        }
+    }
+}
 
 impl Policy {
     /// Returns the bytes of [`mapped`](Policy::mapped) with which that many regions can be sparse

@@ -23,10 +23,10 @@
 //!
 //! # Descriptors
 //!
-//! `device-open` brings the area (the file of [`Area`](crate::ring::Area): queues and doorbells, in
-//! the layout of [`ring::layout`](crate::ring::layout)) and, if the device has any, the memory from
+//! `device-open` brings the area (the file of [`Area`](heddle_rings::Area): queues and doorbells, in
+//! the layout of [`ring::layout`](heddle_rings::layout)) and, if the device has any, the memory from
 //! which the client registers. `add-region` brings more of that. Each is a file in memory that the
-//! client has made and mapped ([`Region::shared`](crate::Region::shared)), of the size stated in
+//! client has made and mapped ([`Region::shared`](heddle_shm::Region::shared)), of the size stated in
 //! whole pages, and not sealed against writing. The server maps and seals the file before it
 //! touches a byte: from then on the file keeps its size and its pages, and no process can make
 //! another writable mapping of it. So a client can bring a file only once.
@@ -38,7 +38,7 @@
 //!
 //! A request with `waker` gives the client's number for one of its threads. The answer to the first
 //! request with a number brings the descriptor on which that thread sleeps
-//! ([`Waker::for_process`](crate::Waker::for_process)). The server makes this descriptor, because
+//! ([`Waker::for_process`](heddle_shm::Waker::for_process)). The server makes this descriptor, because
 //! no worker may write to, poll or close an object that a client made. The number is free again
 //! when every queue with that number is destroyed.
 //!

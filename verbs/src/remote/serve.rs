@@ -12,9 +12,9 @@ use heddle_socket::wire::{Inbox, MAX_REQUEST, Received, WireError, receive, send
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Policy, Session, process_of};
-use crate::account::{Account, Descriptors};
 use crate::device::Hub;
-use crate::waker::Sleeper;
+use heddle_shm::Sleeper;
+use heddle_shm::account::{Account, Descriptors};
 
 /// Longest time that a client may take to read what the server sends.
 const PATIENCE: Duration = Duration::from_secs(10);

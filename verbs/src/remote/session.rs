@@ -32,19 +32,20 @@ use serde::Serialize;
 
 use super::policy::Policy;
 use super::protocol::{Ports, Request, Told, ToldOfDevice};
-use crate::account::{Account, Kind, Over, Reserved};
-use crate::closer;
 use crate::cq::Cq;
 use crate::device::local::Local;
 use crate::device::{Device, DeviceEvents, Hub};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, TakenEvents};
-use crate::memory::{Region, RegisterError};
+use crate::memory::RegisterError;
 use crate::mr::Mr;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::waker::Waker;
-use crate::wakeup::Lent;
+use heddle_rings::wakeup::Lent;
+use heddle_shm::Region;
+use heddle_shm::Waker;
+use heddle_shm::account::{Account, Kind, Over, Reserved};
+use heddle_shm::closer;
 
 mod connections;
 mod holding;
@@ -288,7 +289,7 @@ impl Session {
     }
 
     /// Returns this session for an RNIC that serves programs of its own user alone, who may end it
-    /// anyway. Such a session takes files that are not [sealed](crate::Region::of_file). Its
+    /// anyway. Such a session takes files that are not [sealed](heddle_shm::Region::of_file). Its
     /// [`handle`](Session::handle) and [`work`](Session::work) populate small registrations
     /// themselves, for as long as the client holds its file: this saves two wake-ups.
     #[must_use]

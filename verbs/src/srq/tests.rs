@@ -1,7 +1,10 @@
 //! Both ends of a shared receive queue, without queue pairs.
 
+use arrayvec::ArrayVec;
+use heddle_rings::Broken;
+use heddle_types::{Sge, Stag};
+
 use super::*;
-use heddle_types::Stag;
 
 fn area() -> Arc<Area> {
     Area::new(1 << 20).unwrap()
@@ -124,14 +127,14 @@ fn test_each_receive_is_taken_once_by_concurrent_workers() {
 #[test]
 fn test_invalid_ring_contents_are_reported_and_no_receive_is_taken() {
     let q = srq(&area(), 4, 16);
-    let (pool, words) = (q.pool(), header(&q.0.pool.block));
+    let (pool, words) = (q.pool(), header(q.0.pool.block()));
     let mut sges = ArrayVec::new();
     for tail in [5, 1 << 40, u64::MAX] {
         words[at::TAIL].store(tail, Ordering::Relaxed);
         assert_eq!(pool.take(&mut sges), Err(Broken::Tail), "{tail}");
     }
     words[at::TAIL].store(1, Ordering::Relaxed);
-    let entry = &q.0.pool.block.words()[at::ENTRIES];
+    let entry = &q.0.pool.block().words()[at::ENTRIES];
     for (word, want) in [
         (1 << 24 | 1, Broken::Opcode(1)),
         (0, Broken::Blocks),

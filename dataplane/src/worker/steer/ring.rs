@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use arrayvec::ArrayVec;
 use crossbeam_utils::CachePadded;
 use heddle_dpdk_sys as sys;
-use heddle_verbs::wakeup::WorkerWaker;
+use heddle_rings::wakeup::WorkerWaker;
 
 use crate::Mbuf;
 

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use heddle_types::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
 
 use super::*;
-use crate::cq::{Cq, CqProducer};
+use crate::cq::Cq;
 use crate::limits::count::Count;
-use crate::ring::Area;
-use crate::waker::WeakWaker;
+use heddle_rings::Area;
+use heddle_rings::cq::CqProducer;
+use heddle_shm::waker::WeakWaker;
 
 fn cqe(solicited: bool) -> Cqe {
     Cqe {

@@ -8,11 +8,13 @@ use super::*;
 use crate::device::names::Holder;
 use crate::device::{Backend, DeviceEvents, MrInit, Reserved};
 use crate::event::TakenEvents;
-use crate::memory::{MrUsage, Region};
+use crate::memory::MrUsage;
 use crate::mr::Mr;
 use crate::params::ListenParams;
 use crate::port::PortInfo;
+use crate::qp::QpParts;
 use crate::window::{HeldStag, WindowFor};
+use heddle_shm::Region;
 
 impl Backend for Local {
     fn hub(&self) -> Option<&Arc<Hub>> {
@@ -85,12 +87,15 @@ impl Backend for Local {
         let full = DeviceError::TooMany { what: "queue pairs", most };
         let bell = take_slot(&mut lock(&self.slots)).ok_or(full)?;
         let qpn = Qpn(lock(&self.hub.qpns).take());
+        let tied: Arc<Tied> = Arc::default();
+        lock(&self.tied).insert(qpn, tied.clone());
         let owner = self.clone();
         let owner = Owner::new(move || {
             drop((user, domain));
             owner.forget(qpn, bell, place);
         });
-        Ok(Qp::new(&self.area, self.id, (qpn, pd), (self.bells.clone(), bell), init, owner)?)
+        let parts = QpParts { app: self.id, qpn, pd, bells: self.bells.clone(), bell, tied };
+        Ok(Qp::new(&self.area, parts, init, owner)?)
     }
 
     fn forget_qp(&self, qp: &Qp) -> Result<(), DeviceError> {

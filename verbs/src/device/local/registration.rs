@@ -7,11 +7,11 @@ use heddle_types::{Access, MrError, Stag};
 
 use super::*;
 use crate::device::{MrInit, Reserved};
-use crate::memory::{
-    Hold, Region, RegisterError, Registered, Registry, Sort, Stretch, Terms, Ticket,
-};
+use crate::memory::{RegisterError, Registered, Registry, Sort, Stretch, Terms, Ticket};
 use crate::mr::{Mr, MrInfo, MrOwner};
 use crate::window::{Held, Tie, WindowFor};
+use heddle_shm::Region;
+use heddle_shm::region::Hold;
 
 /// Longest wait of an allocation for memory that is about to become free. Workers must have had a
 /// turn by then, also where the kernel runs other programs for a while.
@@ -79,6 +79,12 @@ impl Local {
         Mr::new(region, info, Box::new(Given { registry, registered: Some(r) }))
     }
 
+    /// Returns the list of the STags that end with a queue pair of the application.
+    fn tie_to(&self, qp: &Qp) -> Result<Tie, DeviceError> {
+        let tied = lock(&self.tied).get(&qp.qpn()).cloned();
+        tied.map(Tie::Qp).ok_or(DeviceError::ForeignQp(qp.qpn()))
+    }
+
     /// Takes one more STag for the application and for the protection domain.
     fn tickets(&self, pd: Pd, sort: Sort) -> Result<[Ticket; 2], RegisterError> {
         let domain = lock(&self.pds).get(&pd).cloned();
@@ -92,7 +98,7 @@ impl Local {
             let tickets = self.tickets(pd, Sort::Region)?;
             Ok((registry.mrs().allocate(pd, qp.map(Qp::qpn), len)?, tickets))
         })?;
-        let tie = qp.map_or(Tie::None, |qp| Tie::Qp(qp.tied().clone()));
+        let tie = qp.map_or(Ok(Tie::None), |qp| self.tie_to(qp))?;
         Ok(Held::new(registry.clone(), (pd, stag), tie, tickets))
     }
 
@@ -109,7 +115,7 @@ impl Local {
         })?;
         let tie = match of {
             WindowFor::Domain => Tie::None,
-            WindowFor::Qp(qp) => Tie::Qp(qp.tied().clone()),
+            WindowFor::Qp(qp) => self.tie_to(qp)?,
             WindowFor::AnyQp => Tie::AnyQp(self.any_qp_windows.clone()),
         };
         Ok(Held::new(registry.clone(), (pd, stag), tie, tickets))

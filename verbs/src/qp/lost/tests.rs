@@ -6,16 +6,16 @@ use std::time::Duration;
 use heddle_base::sync::atomic::{Ordering, fence};
 use heddle_engine::Retired;
 use heddle_types::{
-    AppId, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
-    Stag,
+    Cqe, CqeOp, CqeStatus, Data, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag,
 };
 
 use crate::cq::Cq;
 use crate::limits::count::Count;
-use crate::qp::{Owner, Qp, QpInit, header};
-use crate::ring::layout::{qp as at, state};
-use crate::ring::{Area, Bells, Entry};
-use crate::worker::WorkerQp;
+use crate::qp::{Owner, Qp, QpInit};
+use heddle_rings::layout::{qp as at, state};
+use heddle_rings::qp::header;
+use heddle_rings::worker::WorkerQp;
+use heddle_rings::{Area, Bells, Entry};
 
 pub(in crate::qp) struct Bench {
     pub(in crate::qp) qp: Qp,
@@ -40,8 +40,8 @@ impl Bench {
         let init = QpInit::new(cq.clone()).depths(depth, depth);
         let init = QpInit { max_send_sge: 16, recv_cq: recv_cq.clone(), ..init };
         let owner = Owner::new(|| ());
-        let qp = Qp::new(&area, AppId(1), (Qpn(5), Pd(1)), (bells, 3), init, owner).unwrap();
-        let mut worker = WorkerQp::new(&qp);
+        let qp = Qp::new(&area, crate::qp::testing::parts(bells, 3), init, owner).unwrap();
+        let mut worker = WorkerQp::new(qp.ends());
         worker.attach(0);
         (Bench { qp, worker, cq, entry: Entry::default() }, recv_cq)
     }

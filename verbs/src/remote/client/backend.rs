@@ -15,18 +15,19 @@ use crate::cq::Cq;
 use crate::device::{Backend, DeviceEvents, Hub, MrInit, OnEnd, Reserved};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, TakenEvents};
-use crate::memory::{MrLimits, MrUsage, Region, RegisterError};
+use crate::memory::{MrLimits, MrUsage, RegisterError};
 use crate::mr::Mr;
 use crate::params::ListenParams;
 use crate::port::PortInfo;
-use crate::qp::{Owner, Qp, QpInit};
+use crate::qp::{Owner, Qp, QpInit, QpParts};
 use crate::remote::protocol::{
     self, Block, Connecting, Id, Listening, NewMr, NewPd, NewQp, QpName, Request, Resized,
     SetAside, Usage, bits,
 };
 use crate::srq::Srq;
-use crate::waker::Waker;
 use crate::window::{HeldStag, WindowFor};
+use heddle_shm::Region;
+use heddle_shm::Waker;
 
 /// Returns true if the server has no such connection. The connection has ended while the request
 /// was on its way, which is no mistake of the application; its last event reports the end.
@@ -139,8 +140,15 @@ impl Backend for Remote {
             remote.link.routes().forget_qp(Qpn(new.qp));
             remote.link.tell(&Request::DestroyQp(QpName { qp: new.qp }));
         });
-        let (bells, at) = ((self.bells.clone(), new.bell), (new.off, new.words));
-        let qp = Qp::remote(&self.area, self.id, (Qpn(new.qp), pd), bells, at, init, owner);
+        let parts = QpParts {
+            app: self.id,
+            qpn: Qpn(new.qp),
+            pd,
+            bells: self.bells.clone(),
+            bell: new.bell,
+            tied: Arc::new(()),
+        };
+        let qp = Qp::remote(&self.area, parts, (new.off, new.words), init, owner);
         let qp = confused(qp)?;
         self.link.watch_qp(&qp);
         Ok(qp)

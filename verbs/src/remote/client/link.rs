@@ -31,8 +31,8 @@ use crate::error::DeviceError;
 use crate::qp::{Qp, WeakQp};
 use crate::remote::process_of;
 use crate::remote::protocol::{Count, Request};
-use crate::threads::without_signals;
-use crate::waker::Waker;
+use heddle_shm::Waker;
+use heddle_shm::threads::without_signals;
 
 /// Longest time that a server may take to answer, and to read. A server that takes longer counts as
 /// ended.

@@ -9,7 +9,7 @@ use heddle_socket::wire::send;
 use super::*;
 use crate::CmEvent;
 use crate::event::EventQueue;
-use crate::waker::Sleeper;
+use heddle_shm::Sleeper;
 
 const SMALL: OpenParams =
     OpenParams { memory: 4096, queues: AREA, pages: PageSize::Small, name: String::new() };

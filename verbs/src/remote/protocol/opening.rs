@@ -24,7 +24,7 @@ documents! {
         bells: usize,
         /// Where workers may sleep: for each worker, the number of the descriptor that wakes it.
         /// The answer first brings the file that says which workers sleep
-        /// ([`wakeup`](crate::wakeup)) and then these descriptors, counted from 0.
+        /// ([`wakeup`](heddle_rings::wakeup)) and then these descriptors, counted from 0.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         wakers: Vec<Option<usize>>,
         /// Limits of the device.

@@ -6,12 +6,12 @@ use heddle_socket::document::{Fault, FaultKind};
 use heddle_types::{CmId, Event, ListenerId};
 
 use super::{MAX_UNTAKEN, Open, Outcome, Request, Session, done, not_found, over};
-use crate::account::{Kind, Reserved};
 use crate::device::Backend;
 use crate::error::DeviceError;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::Owner;
 use crate::remote::protocol::{Connecting, Listening, ReservedAddr};
+use heddle_shm::account::{Kind, Reserved};
 
 /// A listener of the application.
 #[derive(Debug)]

@@ -6,10 +6,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::account::Account;
-use crate::closer;
-use crate::memory::{Hold, HoldError, Holding, Region};
-use crate::waker::Waker;
+use heddle_shm::Region;
+use heddle_shm::Waker;
+use heddle_shm::account::Account;
+use heddle_shm::closer;
+use heddle_shm::region::{Hold, HoldError, Holding};
 
 /// Pages that a lane populates.
 #[derive(Debug)]

@@ -10,16 +10,17 @@ use super::{
     Arc, Cq, DeviceError, HashMap, Mr, Open, Outcome, Qp, Refused, Request, Srq, Waker, done,
     invalid, not_found, over, quota, with_fds,
 };
-use crate::account::{Account, Kind, Reserved};
 use crate::device::local::Aside;
 use crate::device::{Backend, MrInit};
-use crate::memory::{Hold, Region};
 use crate::qp::QpInit;
 use crate::remote::protocol::{
     self, Block, Deregistered, NewMr, NewPd, NewQp, NewStag, Resized, SetAside, Usage, WindowBound,
 };
-use crate::waker::WeakWaker;
 use crate::window::{HeldStag, WindowFor};
+use heddle_shm::Region;
+use heddle_shm::account::{Account, Kind, Reserved};
+use heddle_shm::region::Hold;
+use heddle_shm::waker::WeakWaker;
 
 /// Most stretches that may be set aside at a time.
 const MAX_RESERVED: usize = 1024;
@@ -264,7 +265,7 @@ impl Objects {
             max_inline: a.max_inline,
         };
         let qp = open.device.create_qp(Pd(a.pd), init)?;
-        let ((off, words), (_, _, bell)) = (qp.share(), qp.rings());
+        let ((off, words), bell) = (qp.share(), qp.bell());
         let name = qp.qpn().0;
         self.qps.insert(name, qp);
         Ok(done(&NewQp { qp: name, bell, off, words })?)

@@ -9,13 +9,15 @@ use heddle_socket::wire::{ForeignFd, MAX_FDS};
 use super::holding::Populating;
 use super::preparing::{File, FileKind, Preparing};
 use super::{Open, Outcome, Session, State, invalid, over};
-use crate::account::{Kind, Reserved};
 use crate::device::DeviceConfig;
 use crate::error::DeviceError;
-use crate::memory::{Hold, HoldError, Region, RegionError, RegisterError};
+use crate::memory::RegisterError;
 use crate::remote::protocol::{self, Id, NewMr, Opened};
-use crate::ring::Area;
-use crate::wakeup::{Lent, MAX_LENT};
+use heddle_rings::Area;
+use heddle_rings::wakeup::{Lent, MAX_LENT};
+use heddle_shm::account::{Kind, Reserved};
+use heddle_shm::region::{Hold, HoldError};
+use heddle_shm::{Region, RegionError};
 
 // An answer also carries the descriptor of the words that say which workers sleep.
 const _: () = assert!(MAX_LENT < MAX_FDS);

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_socket::wire::ForeignFd;
 
-use crate::account::Reserved;
-use crate::closer;
-use crate::memory::{Region, RegionError};
-use crate::waker::Waker;
+use heddle_shm::Waker;
+use heddle_shm::account::Reserved;
+use heddle_shm::closer;
+use heddle_shm::{Region, RegionError};
 
 /// Bytes that one step populates: a millisecond or so.
 const PIECE: usize = 4 << 20;

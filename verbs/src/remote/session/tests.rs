@@ -14,11 +14,12 @@ use heddle_types::{Access, Bind, CmId, ConnectFailure, Event as CmEvent, ListenF
 use super::*;
 use crate::device::{ControlPlane, ControlRequest};
 use crate::event::EventQueue;
-use crate::memory::{PageSize, Region, RegionError, RegionTable, Registry};
+use crate::memory::{RegionTable, Registry};
 use crate::qp::QpInit;
 use crate::remote::{Addresses, OpenParams, serve};
-use crate::waker::Sleeper;
 use crate::{AcceptParams, ConnectParams, ListenParams, MrInit};
+use heddle_shm::Sleeper;
+use heddle_shm::{PageSize, Region, RegionError};
 
 mod hostile;
 mod quotas;

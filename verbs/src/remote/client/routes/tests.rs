@@ -3,13 +3,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use heddle_types::{AppId, Pd};
-
 use super::*;
 use crate::cq::Cq;
 use crate::limits::count::Count;
 use crate::qp::{Owner, Qp, QpInit};
-use crate::ring::{Area, Bells};
+use heddle_rings::{Area, Bells};
 
 /// Rounds; without the rule of [`Routes`], a round in some hundred stops for good.
 const ROUNDS: usize = 20_000;
@@ -51,8 +49,8 @@ fn test_queue_pair_is_dropped_while_its_connection_ends() {
                     theirs.lock().unwrap().forget_qp(Qpn(5));
                     forgotten.fetch_add(1, Ordering::Relaxed);
                 });
-                let bells = (bells.clone(), 3);
-                let qp = Qp::new(&area, AppId(1), (Qpn(5), Pd(1)), bells, init, owner).unwrap();
+                let qp = Qp::new(&area, crate::qp::testing::parts(bells.clone(), 3), init, owner)
+                    .unwrap();
                 let id = CmId(n as u64);
                 routes.lock().unwrap().connect(id.0, events.clone(), qp.weak_claim());
                 round.send(id).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) fn account(policy: &Policy) -> Arc<Account> {
-    Account::new(policy, crate::account::Descriptors::new(policy.descriptors.into()))
+    Account::new(policy, heddle_shm::account::Descriptors::new(policy.descriptors.into()))
 }
 
 /// A client that sends anything it likes.

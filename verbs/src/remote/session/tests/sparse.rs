@@ -6,8 +6,8 @@ use heddle_types::{Pd, Qpn, Stag};
 
 use super::raw::Raw;
 use super::*;
-use crate::account::Kind;
 use crate::memory::RegionMemory;
+use heddle_shm::account::Kind;
 
 const PAGE: usize = 4096;
 
@@ -355,7 +355,7 @@ fn test_session_that_may_wait_answers_small_registrations_itself() {
     };
     // The lane is busy until this test lets it go on.
     let (go_on, held) = std::sync::mpsc::channel::<()>();
-    crate::closer::run(crate::closer::MEMORY, move || {
+    heddle_shm::closer::run(heddle_shm::closer::MEMORY, move || {
         let _ = held.recv();
     });
     let opener = std::thread::spawn(move || {
