@@ -112,6 +112,8 @@ pub use heddle_dataplane::{
     Port, PortCaps, PortConfig, PortError, PortSource, PortStats, TxBuildCounters, VdevArg,
     WorkerCounters, WorkerSnapshot, WorkerTimes,
 };
+pub use heddle_hub::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
+pub use heddle_hub::{Board, ControlPlane, ControlRequest, DeviceConfig, Hub};
 pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
 pub use heddle_iwarp::rdmap::{CopiedHeader, ReadRequest, Terminate};
 pub use heddle_iwarp::{Msn, QpCounters};
@@ -122,21 +124,26 @@ pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, Keepalive, PeerLimit, Route, SpreadError,
     StackCounters, check_addrs,
 };
-pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_CQ_DEPTH, MAX_DEPTH};
-pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
-pub use heddle_verbs::remote;
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,
-    Board, Bound, BoundAddr, ChannelError, CmEvent, CmId, CompletionChannel, ConnectFailure,
+    Bound, BoundAddr, ChannelError, CmEvent, CmId, CompletionChannel, ConnectFailure,
     ConnectParams, Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe, CqeOp, CqeStatus,
-    DEFAULT_READ_DEPTH, DYNAMIC_PORTS, Data, Device, DeviceConfig, DeviceError, DeviceEvent,
-    DeviceEvents, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub, IbRefusal,
-    Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit,
+    DEFAULT_READ_DEPTH, DYNAMIC_PORTS, Data, Device, DeviceError, DeviceEvent, DeviceEvents,
+    DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, IbRefusal, Incoming, ListenFailure,
+    ListenParams, Listener, ListenerId, MAX_CQ_DEPTH, MAX_DEPTH, MpaOptions, Mr, MrInfo, MrInit,
     MrLimits, MrUsage, NotReregistered, PageSize, Pd, PeerDepths, PortAddr, PortCounters, PortInfo,
     PortLink, PortProbe, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn, Queue,
     RecvWr, Region, RegionError, RegisterError, Reservation, ReserveError, SendOp, SendWr, Sge,
     Sleeper, Srq, Stag, TakenEvents, TermCode, Transport, WaitError, Waker, Window,
 };
+
+/// Applications in processes of their own, through a socket: both sides.
+pub mod remote {
+    pub use heddle_hub::{
+        Addresses, Outgoing, Policy, Session, SessionCounters, SessionUsage, serve,
+    };
+    pub use heddle_verbs::remote::{OpenParams, process_of, protocol};
+}
 
 pub use heddle_daemon as daemon;
 pub use heddle_nfs as nfs;

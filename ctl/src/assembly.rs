@@ -11,13 +11,13 @@ use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
     PortConfig, PortError, PortSource, QueueSpread, Topology, Worker, WorkerConfig, home,
 };
+use heddle_hub::memory::{References, RegionTable, Registry};
+use heddle_hub::{DeviceConfig, Hub};
 use heddle_mr::{MrTable, Pins};
 use heddle_rings::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
 use heddle_types::WorkerId;
-use heddle_verbs::memory::{References, RegionTable, Registry};
-use heddle_verbs::{DeviceConfig, Hub};
 
 use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 use crate::control_plane::{Control, Requests, WorkerLink};

@@ -6,9 +6,10 @@ use core::time::Duration;
 use heddle_base::Seed;
 use heddle_cm::{Own, PortsError};
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
+use heddle_hub::DeviceConfig;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
-use heddle_verbs::{DeviceConfig, DeviceError, PageSize};
+use heddle_verbs::{DeviceError, PageSize};
 
 /// Largest number of workers of an RNIC.
 pub const MAX_WORKERS: usize = 64;

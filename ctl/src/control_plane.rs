@@ -12,11 +12,12 @@ use std::time::Duration;
 use heddle_base::Instant;
 use heddle_cm::{CmConfig, ConnectionManager, Notice, Ports};
 use heddle_dataplane::{Command, NoReport, WorkerReport};
+use heddle_hub::Board;
+use heddle_hub::memory::Registry;
 use heddle_rings::worker::WorkerQp;
 use heddle_rnic::{Order, Report};
 use heddle_types::{Agreed, AppId, CmId, Event, ListenerId, QpFate, RnicError, WorkerId};
-use heddle_verbs::memory::Registry;
-use heddle_verbs::{Board, EventQueue, Qp, Qpn, Sleeper, TakenEvents};
+use heddle_verbs::{EventQueue, Qp, Qpn, Sleeper, TakenEvents};
 
 use crate::config::RnicSetup;
 use crate::counters::{ControlCounters, CtlCounters};

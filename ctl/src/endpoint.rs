@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use heddle_base::Instant;
 use heddle_dataplane::{Clock, Eal, Mempool, Port, PortSource, Worker};
-use heddle_verbs::{Device, Hub};
+use heddle_hub::Hub;
+use heddle_verbs::Device;
 
 use crate::ask::Asker;
 use crate::assembly::OpenPort;

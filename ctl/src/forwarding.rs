@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use heddle_cm::gateway::{Gateway, GatewayAction, GatewayCounters, GatewayError, GatewayRule};
+use heddle_hub::{DeviceConfig, Hub};
 use heddle_types::{CmId, Event, ListenFailure, ListenerId, QpSpec, Request, Transport};
 use heddle_verbs::{
-    AcceptParams, ConnectParams, Cq, Device, DeviceConfig, DeviceError, DeviceLimits, EventQueue,
-    Hub, ListenParams, Pd, Protocol, Qp, QpInit, Qpn, Waker,
+    AcceptParams, ConnectParams, Cq, Device, DeviceError, DeviceLimits, EventQueue, ListenParams,
+    Pd, Protocol, Qp, QpInit, Qpn, Waker,
 };
 
 use crate::ask::{Asker, Question};

@@ -9,9 +9,10 @@ use heddle_dataplane::{
     Eal, IdlePolicy, LcoreWorker, Place as CpuPlace, Port, RestShown, Stop, Topology, Worker,
     WorkerSnapshot,
 };
+use heddle_hub::Hub;
 use heddle_rings::wakeup::{WorkerSleeper, WorkerWakers};
 use heddle_types::WorkerId;
-use heddle_verbs::{Device, Hub};
+use heddle_verbs::Device;
 
 use crate::ask::Asker;
 use crate::config::{EndpointConfig, OpenError};

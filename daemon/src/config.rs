@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, PortSource};
+use heddle_hub::Policy;
 use heddle_tcp::{Cidr, Keepalive, Route};
-use heddle_verbs::remote::Policy;
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 

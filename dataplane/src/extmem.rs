@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use heddle_dpdk_sys as sys;
-use heddle_verbs::Region;
-use heddle_verbs::memory::RegionHook;
+use heddle_hub::memory::RegionHook;
+use heddle_shm::Region;
 
 use crate::eal;
 use crate::port::DmaPorts;

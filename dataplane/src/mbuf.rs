@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use heddle_dpdk_sys as sys;
-use heddle_verbs::Region;
+use heddle_shm::Region;
 use thiserror::Error;
 
 use crate::eal;

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use heddle_dpdk_sys as sys;
-use heddle_verbs::Region;
+use heddle_shm::Region;
 
 use crate::eal::Eal;
 use crate::mempool::HEADROOM;

@@ -3,8 +3,8 @@
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
 use heddle_engine::{Offload, TxSink};
+use heddle_hub::memory::{RegionId, RegionMemory};
 use heddle_mr::{MemRange, Memory};
-use heddle_verbs::memory::{RegionId, RegionMemory};
 
 use crate::extmem::ExternalMemory;
 use crate::fault::FaultInjector;

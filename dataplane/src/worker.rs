@@ -9,12 +9,12 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
 use heddle_engine::{Change, Engine, QueuePair as _, Untaken};
+use heddle_hub::memory::{RegionMemory, RegionTable};
 use heddle_mr::{MrTable, Pins};
 use heddle_rings::Entry;
 use heddle_rings::worker::WorkerQp;
+use heddle_shm::Waker;
 use heddle_types::{AppId, ConnId};
-use heddle_verbs::Waker;
-use heddle_verbs::memory::{RegionMemory, RegionTable};
 
 use crate::extmem::ExternalMemory;
 use crate::rx::RxMbuf;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use common::*;
 use heddle_dataplane::*;
+use heddle_hub::memory::RegionHook;
 use heddle_verbs::Region;
-use heddle_verbs::memory::RegionHook;
 
 #[test]
 fn test_device_never_gets_registered_memory_by_virtual_address() {

@@ -18,17 +18,16 @@ use std::time::Duration;
 use common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
+use heddle_hub::memory::{RegionTable, Registry};
+use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_iwarp::{QpConfig, Role};
 use heddle_mr::MrTable;
 use heddle_rings::worker::WorkerQp;
 use heddle_rnic::{Event, FpduMode, Order, Report, RnicConfig};
 use heddle_tcp::{Cidr, StackConfig};
 use heddle_types::ConnId;
-use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::{
-    Access, Cq, Cqe, Data, Device, DeviceConfig, DeviceError, Hub, Mr, Qp, QpInit, RecvWr, SendOp,
-    SendWr, Sge, Stag,
+    Access, Cq, Cqe, Data, Device, DeviceError, Mr, Qp, QpInit, RecvWr, SendOp, SendWr, Sge, Stag,
 };
 
 const PORT: u16 = 7174;

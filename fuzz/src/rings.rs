@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use heddle_base::Seed;
+use heddle_hub::memory::{RegionTable, Registry};
+use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_iwarp::{QpConfig, QpContext, QpEnv};
 use heddle_mr::{MrTable, testing::TestMemory};
 use heddle_rings::layout::qp as layout;
@@ -15,11 +17,7 @@ use heddle_types::{
     Access, Data, PostError,
     wr::{MAX_INLINE, MAX_SGES},
 };
-use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::{RegionTable, Registry};
-use heddle_verbs::{
-    Cq, Cqe, Device, DeviceConfig, DeviceError, Hub, Pd, Qp, QpInit, RecvWr, SendWr, Sge, Stag,
-};
+use heddle_verbs::{Cq, Cqe, Device, DeviceError, Pd, Qp, QpInit, RecvWr, SendWr, Sge, Stag};
 
 use crate::Seeds;
 

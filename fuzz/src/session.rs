@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::Seed;
+use heddle_hub::memory::{RegionTable, Registry};
+use heddle_hub::{ControlPlane, ControlRequest, Hub, Policy, Session};
 use heddle_mr::MrTable;
 use heddle_shm::account::{Account, Descriptors};
 use heddle_socket::document::{Answer, Call, VERSION, to_line};
 use heddle_socket::wire::{Inbox, receive, send};
 use heddle_types::Request as CmRequest;
-use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::remote::protocol::{self, Request};
-use heddle_verbs::remote::{Policy, Session};
 use heddle_verbs::{
-    CmEvent, CmId, ConnectFailure, DeviceError, DeviceLimits, Hub, ListenParams, Protocol, QpFate,
+    CmEvent, CmId, ConnectFailure, DeviceError, DeviceLimits, ListenParams, Protocol, QpFate,
     Region, Sleeper, TakenEvents,
 };
 

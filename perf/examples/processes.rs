@@ -26,16 +26,16 @@ use heddle_base::Seed;
 use heddle_base::units::{Size, Sizes};
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Eal, EalConfig, Hugepages, LcoreWorker};
+use heddle_hub::{DeviceConfig, Policy, serve};
 use heddle_perf::embedded::{memory_for, queues_for};
 use heddle_perf::own_process::OwnProcess;
 use heddle_perf::pin;
 use heddle_perf::spec::{BenchSpec, Until};
 use heddle_perf::workload::Run;
-use heddle_services::bench::BenchServer;
-use heddle_services::bench::{Mode, Op};
+use heddle_services::bench::{BenchServer, Mode, Op};
 use heddle_tcp::Cidr;
-use heddle_verbs::remote::{OpenParams, Policy, serve};
-use heddle_verbs::{Device, DeviceConfig, ListenParams, PageSize, Region};
+use heddle_verbs::remote::OpenParams;
+use heddle_verbs::{Device, ListenParams, PageSize, Region};
 
 type Fault = Box<dyn Error + Send + Sync>;
 

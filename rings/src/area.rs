@@ -1,14 +1,12 @@
 //! Shared memory for rings, as words that either side may change at any time.
 
 use heddle_base::sync::atomic::AtomicU64;
+use heddle_shm::{Region, RegionError, Stretches, closer};
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::layout::LINE;
-use heddle_shm::Stretches;
-use heddle_shm::closer;
-use heddle_shm::{Region, RegionError};
 use words::Words;
 
 #[cfg(not(feature = "loom"))]

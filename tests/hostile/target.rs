@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use heddle::{
     AcceptParams, Access, CmEvent, CmId, ConnConfig, ConnectFailure, Cq, Device, DisconnectReason,
-    Eal, EalConfig, Endpoint, EndpointConfig, EventQueue, Hugepages, ListenParams, Mempool,
+    Eal, EalConfig, Endpoint, EndpointConfig, EventQueue, Hub, Hugepages, ListenParams, Mempool,
     MempoolConfig, MpaOptions, Mr, Pd, Port, PortConfig, PortSource, Qp, QpInit, RecvWr, Region,
     Seed, SendWr, Snapshot, Stag,
 };
@@ -157,6 +157,8 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub struct Target {
     /// The device, for a test's own calls.
     pub device: Device,
+    /// The RNIC itself.
+    hub: Arc<Hub>,
     shared: Arc<Shared>,
     questions: Sender<Sender<Snapshot>>,
     stop: Arc<AtomicBool>,
@@ -197,7 +199,7 @@ impl Target {
         // The driver's sockets belong to the namespace in which this makes the device.
         let port = lab.server.run(|| port().expect("the interface is there"));
         let endpoint = Endpoint::on_port(&eal, port, pool, &config).expect("an RNIC");
-        let device = endpoint.device().clone();
+        let (device, hub) = (endpoint.device().clone(), endpoint.hub().clone());
         let shared = Arc::new(Shared::default());
         let (questions, asked) = channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -209,9 +211,8 @@ impl Target {
             listens.recv_timeout(PATIENCE).expect("it listens");
         }
         let mut target =
-            Target { device, shared, questions, stop, pump: Some(pump), pool, idle: (0, 0) };
-        target.idle =
-            (target.device.hub().expect("our RNIC").registry().mrs().len(), target.pool.in_use());
+            Target { device, hub, shared, questions, stop, pump: Some(pump), pool, idle: (0, 0) };
+        target.idle = (target.hub.registry().mrs().len(), target.pool.in_use());
         target
     }
 
@@ -258,7 +259,7 @@ impl Target {
 
     /// Checks that every connection, registration and frame has been released.
     pub fn assert_all_is_back(&self) {
-        let registry = self.device.hub().expect("our RNIC").registry().clone();
+        let registry = self.hub.registry().clone();
         let start = Instant::now();
         loop {
             let (conns, draining) = (*lock(&self.shared.live), registry.draining());

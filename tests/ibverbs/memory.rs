@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
+use heddle_hub::memory::{RegionMemory, RegionTable, Registry};
+use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub, Policy, serve};
 use heddle_ibverbs::memory::{Shared, renew, share};
 use heddle_mr::{Memory, MrTable};
 use heddle_types::{Access, Pd, Qpn, Stag};
-use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::{RegionMemory, RegionTable, Registry};
-use heddle_verbs::remote::{OpenParams, Policy, serve};
-use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub, Mr, PageSize};
+use heddle_verbs::remote::OpenParams;
+use heddle_verbs::{Device, DeviceError, Mr, PageSize};
 
 const PAGE: usize = 4096;
 

@@ -11,6 +11,7 @@ use std::net::ToSocketAddrs;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use heddle_shm::Sleeper;
 use heddle_types::{
     Access, Agreed, CmId, ConnectFailure, Cqe, DisconnectReason, Event, ListenFailure, Pd,
     PeerDepths, PostError, RecvWr, SendWr, TerminatePayload,
@@ -23,7 +24,6 @@ use crate::event::EventQueue;
 use crate::mr::Mr;
 use crate::params::{ConnectParams, ListenParams};
 use crate::qp::{Qp, QpInit};
-use heddle_shm::Sleeper;
 
 mod listener;
 

@@ -13,6 +13,11 @@ pub use channel::{ChannelError, CompletionChannel};
 
 use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
+use heddle_rings::cq::{Entries, has_moved, is_before, retired_word, start_of};
+use heddle_rings::cqe::RawCqe;
+use heddle_rings::layout::{armed, cq as at};
+use heddle_rings::{Area, AreaError, Block, cqe};
+use heddle_shm::{Sleeper, Waker};
 use heddle_types::Cqe;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -22,12 +27,6 @@ use crate::error::DeviceError;
 use crate::limits::count::Place;
 use crate::qp::Owner;
 pub use heddle_rings::cq::{CqLink, CqOverflow};
-use heddle_rings::cq::{Entries, has_moved, is_before, retired_word, start_of};
-use heddle_rings::cqe;
-use heddle_rings::cqe::RawCqe;
-use heddle_rings::layout::{armed, cq as at};
-use heddle_rings::{Area, AreaError, Block};
-use heddle_shm::{Sleeper, Waker};
 
 /// The completions that an armed completion queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +130,7 @@ struct Consumer {
 impl Cq {
     /// Returns a queue for `depth` completions (rounded up to a power of two) of each of `workers`
     /// workers.
-    pub(crate) fn new(
+    pub fn new(
         area: &Arc<Area>,
         number: u32,
         depth: u32,
@@ -382,7 +381,7 @@ impl Cq {
     /// Calls `ask`, by which the RNIC, which is another process, resizes the queue. Before that,
     /// this end follows the workers to the room where they write now: the queue's words describe
     /// only the newest room.
-    pub(crate) fn resize_elsewhere<T>(
+    pub fn resize_elsewhere<T>(
         &self,
         ask: impl FnOnce() -> Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
@@ -399,7 +398,7 @@ impl Cq {
     /// Each worker goes on in the new room from its next completion on, and writes down the index
     /// of this completion; the consumer reads earlier completions where they lie. So no completion
     /// is copied or lost, and neither side waits for the other.
-    pub(crate) fn resize(
+    pub fn resize(
         &self,
         depth: u32,
         tell: impl FnOnce(CqLink) -> Result<(), DeviceError>,
@@ -432,7 +431,7 @@ impl Cq {
     }
 
     /// Returns the link with which a worker writes to the queue.
-    pub(crate) fn link(&self) -> CqLink {
+    pub fn link(&self) -> CqLink {
         self.0.link(&self.consumer().newest)
     }
 

@@ -1,7 +1,6 @@
 //! An RNIC as one application sees it.
 //!
-//! A [`Hub`] is the RNIC for all applications: STags, regions, numbers, and the way to the control
-//! plane. Each application has a [`Device`] of its own, with memory, queues and doorbells that it
+//! Each application of an RNIC has a [`Device`] of its own, with memory, queues and doorbells that it
 //! shares with the workers and with no other application.
 //!
 //! For operations that a device cannot do itself, it asks the RNIC's side (`backend`): the hub in
@@ -10,38 +9,29 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use heddle_types::{AppId, Pd, TenantId};
+use heddle_rings::{Area, Bells};
+use heddle_shm::{Region, Waker};
+use heddle_types::{AppId, Pd};
 
 use crate::cq::{CompletionChannel, Cq};
 use crate::error::DeviceError;
-use crate::event::{EventQueue, TakenEvents};
 use crate::limits::{DeviceLimits, within};
 use crate::port::{PortAddr, PortInfo};
 use crate::qp::{Qp, QpInit};
 use crate::srq::Srq;
-use heddle_rings::cq::CqLink;
-use heddle_rings::{Area, Bells};
-use heddle_shm::Waker;
-use heddle_shm::{PageSize, Region};
 
+mod addresses;
 mod backend;
-mod board;
 mod connections;
 mod events;
-mod hub;
-pub(crate) mod local;
-mod names;
 mod pd;
 mod registration;
 
-pub(crate) use backend::{Backend, OnEnd, Reserved};
-pub use board::Board;
+pub use addresses::{DYNAMIC_PORTS, ReserveError};
+pub use backend::{Backend, OnEnd, Reserved};
 pub use connections::BoundAddr;
-pub(crate) use events::WeakEvents;
-pub use events::{DeviceEvent, DeviceEvents};
-pub use hub::Hub;
-pub(crate) use local::Domain;
-pub use names::{DYNAMIC_PORTS, ReserveError};
+pub use events::{DeviceEvent, DeviceEvents, WeakEvents};
+
 pub use pd::OwnedPd;
 pub use registration::{MrInit, NotReregistered, Reservation};
 
@@ -51,88 +41,6 @@ pub const MAX_DEPTH: u32 = 1 << 16;
 /// Largest depth of a completion queue. A queue of this depth takes 8 MiB of the area for each
 /// worker.
 pub const MAX_CQ_DEPTH: u32 = 1 << 18;
-
-/// Requests of a device to the control plane.
-#[derive(Debug)]
-pub enum ControlRequest {
-    /// There is a new application: workers have to listen to its doorbells.
-    Open {
-        /// Number of the application.
-        app: AppId,
-        /// The principal that pays for the application's use of common stores.
-        tenant: TenantId,
-        /// Doorbells of the application.
-        bells: Bells,
-        /// Counter of the events that the application has taken.
-        taken: TakenEvents,
-    },
-    /// A completion queue has other room: workers have to write there.
-    ResizeCq {
-        /// Owner of the completion queue.
-        app: AppId,
-        /// The room that workers write to.
-        link: CqLink,
-    },
-    /// A queue pair has to end, whatever its state.
-    FailQp {
-        /// Owner of the queue pair.
-        app: AppId,
-        /// The queue pair to end.
-        qp: Qp,
-    },
-    /// A request to the connection manager.
-    Cm {
-        /// The application that asks.
-        app: AppId,
-        /// The request itself.
-        request: heddle_types::Request,
-        /// The queue pair that the request is about, in Connect and Accept.
-        qp: Option<Qp>,
-        /// The queue for the events, in Listen and Connect.
-        events: Option<EventQueue>,
-    },
-}
-
-/// The way to the control plane.
-pub trait ControlPlane: Send + Sync + std::fmt::Debug {
-    /// Hands a request over, without waiting for an answer.
-    ///
-    /// # Errors
-    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
-    fn request(&self, request: ControlRequest) -> Result<(), DeviceError>;
-}
-
-/// Resources that an application gets of its own.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceConfig {
-    /// Bytes of memory that the application can register without bringing its own; 0 for none.
-    pub memory: usize,
-    /// Bytes for the application's queues.
-    pub queues: usize,
-    /// True if another process can be given the memory (the memory is not on hugepages then).
-    pub shared: bool,
-    /// Page size of the memory, where it is for this process alone. The memory lies at the
-    /// processor socket of the thread that opens the device.
-    pub pages: PageSize,
-    /// Most objects of each kind that the application can have.
-    pub limits: DeviceLimits,
-    /// True if a registration waits a little for memory that is about to become free.
-    pub patient: bool,
-}
-
-impl Default for DeviceConfig {
-    /// Returns 64 MiB of memory and 16 MiB of queues for this process, with the usual limits.
-    fn default() -> Self {
-        DeviceConfig {
-            memory: 64 << 20,
-            queues: 16 << 20,
-            shared: false,
-            pages: PageSize::Auto,
-            limits: DeviceLimits::default(),
-            patient: true,
-        }
-    }
-}
 
 /// An RNIC as one application sees it; clones are handles of the same device. Any thread may use
 /// it.
@@ -182,17 +90,24 @@ struct App {
 
 /// The parts of a device, regardless of where the RNIC is.
 #[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) id: AppId,
-    pub(crate) area: Arc<Area>,
-    pub(crate) bells: Bells,
-    pub(crate) memory: Option<Arc<Region>>,
-    pub(crate) limits: DeviceLimits,
-    pub(crate) backend: Arc<dyn Backend>,
+pub struct Parts {
+    /// Number of the application.
+    pub id: AppId,
+    /// The memory that the application's queues and doorbells lie in.
+    pub area: Arc<Area>,
+    /// The doorbells.
+    pub bells: Bells,
+    /// Memory that the application registers without bringing its own.
+    pub memory: Option<Arc<Region>>,
+    /// Limits of the application.
+    pub limits: DeviceLimits,
+    /// Operations that the device cannot do itself.
+    pub backend: Arc<dyn Backend>,
 }
 
 impl Device {
-    pub(crate) fn new(parts: Parts) -> Device {
+    /// Returns a device of these parts.
+    pub fn new(parts: Parts) -> Device {
         let Parts { id, area, bells, memory, limits, backend } = parts;
         let events = OnceLock::new();
         let first_events = Mutex::default();
@@ -416,15 +331,9 @@ impl Device {
         self.0.id
     }
 
-    /// Returns the RNIC of the device, where it runs in this process. An RNIC of another process
-    /// ([`Device::open`]) has its hub there, so a device of such an RNIC returns `None`.
-    pub fn hub(&self) -> Option<&Arc<Hub>> {
-        self.0.backend.hub()
-    }
-
     /// Returns true if the thread that polls the RNIC is the thread that would wait for it.
     pub(crate) fn is_inline(&self) -> bool {
-        self.hub().is_some_and(|hub| hub.is_inline())
+        self.0.backend.is_inline()
     }
 
     /// Returns why the RNIC has ended, if it belongs to another process and has ended
@@ -442,7 +351,7 @@ impl Device {
 
     /// Returns true if the RNIC is in this process.
     pub(crate) fn is_local(&self) -> bool {
-        self.hub().is_some()
+        self.0.backend.is_local()
     }
 
     /// Returns the shared memory that the device's queues and doorbells lie in, for another
@@ -461,7 +370,11 @@ impl Device {
         self.0.memory.as_ref()
     }
 
-    pub(crate) fn check_pd(&self, pd: Pd) -> Result<(), DeviceError> {
+    /// Checks that the protection domain belongs to this device.
+    ///
+    /// # Errors
+    /// [`DeviceError::ForeignPd`].
+    pub fn check_pd(&self, pd: Pd) -> Result<(), DeviceError> {
         if self.0.backend.has_pd(pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
     }
 
@@ -480,9 +393,6 @@ impl Device {
         }
     }
 }
-
-/// A protection domain that belongs to no application: numbers start at 1.
-const NO_PD: Pd = Pd(0);
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)

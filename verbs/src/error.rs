@@ -2,14 +2,14 @@
 
 use core::net::SocketAddr;
 
+use heddle_rings::AreaError;
+use heddle_shm::RegionError;
 use heddle_socket::Fault;
 use heddle_types::{Pd, PostError, Qpn};
 
 use crate::device::ReserveError;
-use crate::memory::RegisterError;
+use crate::mr::RegisterError;
 use crate::state::QpState;
-use heddle_rings::AreaError;
-use heddle_shm::RegionError;
 
 /// A batch of work requests of which only the first few were posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -35,7 +35,7 @@ impl TakenEvents {
     }
 
     /// Counts one more event as taken.
-    pub(crate) fn add_one(&self) {
+    pub fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -64,7 +64,7 @@ impl EventQueue {
 
     /// Takes the oldest event for another taker, with the counter at which that taker counts the
     /// event.
-    pub(crate) fn pass_on(&self) -> Option<(Event, TakenEvents)> {
+    pub fn pass_on(&self) -> Option<(Event, TakenEvents)> {
         if self.is_empty() {
             return None;
         }

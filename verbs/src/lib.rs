@@ -9,14 +9,13 @@
 //!     │ listen, connect ────────▶ EventQueue ◀── connection events, from the control plane
 //! ```
 //!
-//! This crate contains nothing of DPDK. Work requests and completions go through rings in shared
-//! memory ([`ring`]) straight to and from the workers, which may be threads of this process or of
-//! another process. Requests that occur once per connection go to the control plane through
-//! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has a control
-//! plane ([`remote`]).
+//! This crate contains nothing of DPDK, and nothing of the RNIC's half. Work requests and completions
+//! go through rings in shared memory ([`heddle_rings`]) straight to and from the workers, which may be
+//! threads of this process or of another process. Requests that occur once per object or connection
+//! go to the RNIC by a [`provider`]: a hub in this process, or a socket to a process that has one
+//! ([`remote`]).
 //!
-//! `unsafe` is in `memory::{raw, guard, region, region_memory, crc}`, `ring::area`, `closer`,
-//! `waker`, `wakeup::page` and `remote::process`; each block says why it is sound.
+//! `unsafe` is in `remote::process`; each block says why it is sound.
 
 pub mod connection;
 pub mod cq;
@@ -24,12 +23,12 @@ pub mod device;
 mod error;
 mod event;
 mod limits;
-pub mod memory;
 #[cfg(all(test, feature = "loom"))]
 mod model;
 mod mr;
 mod params;
 mod port;
+pub mod provider;
 mod qp;
 pub mod remote;
 pub mod srq;
@@ -39,7 +38,7 @@ mod window;
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, ChannelError, CompletionChannel, Cq, CqOverflow, WaitError};
 pub use device::{
-    Board, BoundAddr, DYNAMIC_PORTS, Device, DeviceConfig, DeviceEvent, DeviceEvents, Hub, MrInit,
+    BoundAddr, DYNAMIC_PORTS, Device, DeviceEvent, DeviceEvents, MAX_CQ_DEPTH, MAX_DEPTH, MrInit,
     NotReregistered, OwnedPd, Reservation, ReserveError,
 };
 pub use error::{BatchError, DeviceError};
@@ -52,8 +51,7 @@ pub use heddle_types::{
     SendOp, SendWr, Sge, Stag, TermCode, Transport,
 };
 pub use limits::{Atomics, DeviceLimits};
-pub use memory::{MrLimits, MrUsage, RegisterError};
-pub use mr::{Bound, Mr, MrInfo};
+pub use mr::{Bound, Mr, MrInfo, MrLimits, MrUsage, RegisterError};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use port::{PortAddr, PortCounters, PortInfo, PortLink, PortProbe};
 pub use qp::{Qp, QpInit, Recvs, Sends};

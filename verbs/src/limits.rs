@@ -1,18 +1,17 @@
 //! Limits of a device.
 
+use heddle_rings::BELLS;
 use heddle_types::wr::{MAX_INLINE, MAX_MESSAGE, MAX_SGES};
 
 use crate::device::{MAX_CQ_DEPTH, MAX_DEPTH};
 use crate::error::DeviceError;
-use crate::memory::MrLimits;
-use heddle_rings::BELLS;
+use crate::mr::MrLimits;
 
 /// Limits of one application at an RNIC: these are the numbers of `ibv_query_device`. The device
 /// refuses a request beyond a limit as [`DeviceError::Limit`] or [`DeviceError::TooMany`], which
 /// name the limit.
 ///
-/// The caller of [`Hub::open`](crate::Hub::open) gives the limits in
-/// [`DeviceConfig::limits`](crate::DeviceConfig), and the hub cuts them to the limits of the RNIC
+/// The opener of the device gives the limits, and the RNIC cuts them to its own
 /// ([`DeviceLimits::MOST`]). Queues also need room in the device's area, and regions need memory,
 /// so an application can run out of these before it reaches its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,17 +116,17 @@ impl DeviceLimits {
     };
 
     /// Returns how many STags the application may have.
-    pub(crate) const fn mrs(&self) -> MrLimits {
+    pub const fn mrs(&self) -> MrLimits {
         MrLimits { regions: self.max_mrs, windows: self.max_mws }
     }
 
     /// Returns how many STags one protection domain of the application may have.
-    pub(crate) const fn mrs_per_pd(&self) -> MrLimits {
+    pub const fn mrs_per_pd(&self) -> MrLimits {
         MrLimits { regions: self.max_mrs_per_pd, windows: self.max_mws_per_pd }
     }
 
     /// Returns the smaller of both limits, field by field.
-    pub(crate) fn within(&self, most: &DeviceLimits) -> DeviceLimits {
+    pub fn within(&self, most: &DeviceLimits) -> DeviceLimits {
         let (a, b) = (self, most);
         DeviceLimits {
             max_qps: a.max_qps.min(b.max_qps),
@@ -198,15 +197,15 @@ pub(crate) mod count {
 
     /// Number of objects of one kind that exist now.
     #[derive(Clone, Debug, Default)]
-    pub(crate) struct Count(Arc<AtomicU32>);
+    pub struct Count(Arc<AtomicU32>);
 
     /// The place of one object, and the memory reserved for the object; dropping this frees both.
     #[derive(Debug)]
-    pub(crate) struct Place(Count, Vec<Reserved>);
+    pub struct Place(Count, Vec<Reserved>);
 
     impl Place {
         /// Returns this place with `by`, the amounts that were taken from accounts for it.
-        pub(crate) fn paid(mut self, by: Vec<Reserved>) -> Place {
+        pub fn paid(mut self, by: Vec<Reserved>) -> Place {
             self.1 = by;
             self
         }
@@ -214,7 +213,7 @@ pub(crate) mod count {
 
     impl Count {
         /// Takes one more place if fewer than `most` are taken.
-        pub(crate) fn take(&self, what: &'static str, most: u32) -> Result<Place, DeviceError> {
+        pub fn take(&self, what: &'static str, most: u32) -> Result<Place, DeviceError> {
             let more = |n: u32| n.checked_add(1).filter(|n| *n <= most);
             let taken = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
             taken
@@ -223,7 +222,7 @@ pub(crate) mod count {
         }
 
         /// Returns the number of places taken now.
-        pub(crate) fn now(&self) -> u32 {
+        pub fn now(&self) -> u32 {
             self.0.load(Ordering::Acquire)
         }
     }

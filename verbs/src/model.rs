@@ -10,7 +10,6 @@
 mod completions;
 mod doorbells;
 mod events;
-mod grace;
 mod posts;
 mod receives;
 

@@ -3,12 +3,15 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use heddle_shm::Region;
 use heddle_types::{Sge, Stag};
 
-use heddle_shm::Region;
+mod limits;
+
+pub use limits::{MrLimits, MrUsage, RegisterError};
 
 /// A registered memory region; dropping it unregisters it. Its memory is used again when nothing
-/// refers to the memory any more: see [`memory`](crate::memory).
+/// refers to the memory any more.
 ///
 /// The peer may write the memory at any time as its rights allow, so callers copy bytes in and out
 /// and never borrow them.
@@ -42,7 +45,7 @@ pub struct Mr {
 }
 
 /// The owner of a registration: dropping it unregisters the region.
-pub(crate) trait MrOwner: Send + Sync + std::fmt::Debug {
+pub trait MrOwner: Send + Sync + std::fmt::Debug {
     /// Unregisters the region unless windows or fast registrations of it are valid; the error is
     /// their number.
     fn deregister(&self) -> Result<(), u32>;
@@ -63,7 +66,7 @@ pub struct MrInfo {
 
 impl Mr {
     /// Returns a region, which has to lie in the mapping.
-    pub(crate) fn new(region: Arc<Region>, info: MrInfo, owner: Box<dyn MrOwner>) -> Mr {
+    pub fn new(region: Arc<Region>, info: MrInfo, owner: Box<dyn MrOwner>) -> Mr {
         let MrInfo { stag, to, off, len } = info;
         Mr { region, off, len, stag, to, owner: Some(owner) }
     }

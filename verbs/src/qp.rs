@@ -18,6 +18,11 @@
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard, yield_now};
+use heddle_rings::layout::{LINE, qp as at, state};
+use heddle_rings::qp::{Producer, QueueWords, RQ, Rings, SQ, TiedStags, header, header_of};
+use heddle_rings::srq::Taker;
+use heddle_rings::worker::{Links, QpEnds};
+use heddle_rings::{Area, AreaError, Bells, Block, encode_recv, encode_send, encode_with_operands};
 use heddle_types::{
     AppId, Data, Limits, Pd, PostError, Qpn, RecvWr, SendWr, check_recv, check_send,
     wr::{MAX_INLINE, MAX_SGES},
@@ -27,11 +32,6 @@ use std::sync::{Arc, PoisonError, Weak};
 use crate::cq::Cq;
 use crate::error::{BatchError, DeviceError};
 use crate::state::QpState;
-use heddle_rings::layout::{LINE, qp as at, state};
-use heddle_rings::qp::{Producer, QueueWords, RQ, Rings, SQ, TiedStags, header, header_of};
-use heddle_rings::srq::Taker;
-use heddle_rings::worker::{Links, QpEnds};
-use heddle_rings::{Area, AreaError, Bells, Block, encode_recv, encode_send, encode_with_operands};
 
 mod batch;
 mod claim;
@@ -110,10 +110,11 @@ impl Inner {
 }
 
 /// A function to call when the last handle of a queue pair is dropped.
-pub(crate) struct Owner(Option<Box<dyn FnOnce() + Send + Sync>>);
+pub struct Owner(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Owner {
-    pub(crate) fn new(told: impl FnOnce() + Send + Sync + 'static) -> Owner {
+    /// Returns an owner that calls `told` once.
+    pub fn new(told: impl FnOnce() + Send + Sync + 'static) -> Owner {
         Owner(Some(Box::new(told)))
     }
 }
@@ -134,19 +135,27 @@ impl Drop for Owner {
 
 /// What a queue pair has of its RNIC and of its application.
 #[derive(Debug)]
-pub(crate) struct QpParts {
-    pub(crate) app: AppId,
-    pub(crate) qpn: Qpn,
-    pub(crate) pd: Pd,
-    pub(crate) bells: Bells,
+pub struct QpParts {
+    /// The application.
+    pub app: AppId,
+    /// Number of the queue pair.
+    pub qpn: Qpn,
+    /// Its protection domain.
+    pub pd: Pd,
+    /// Doorbells of the application.
+    pub bells: Bells,
     /// The doorbell of this queue pair, of `bells`.
-    pub(crate) bell: u32,
+    pub bell: u32,
     /// STags that end with the queue pair.
-    pub(crate) tied: Arc<dyn TiedStags>,
+    pub tied: Arc<dyn TiedStags>,
 }
 
 impl Qp {
-    pub(crate) fn new(
+    /// Makes a queue pair in an area of this process; `owner` learns of its end.
+    ///
+    /// # Errors
+    /// [`AreaError`].
+    pub fn new(
         area: &Arc<Area>,
         parts: QpParts,
         init: QpInit,
@@ -533,7 +542,7 @@ impl Qp {
     }
 
     /// Returns the number of the doorbell that the queue pair rings.
-    pub(crate) fn bell(&self) -> u32 {
+    pub fn bell(&self) -> u32 {
         self.0.bell
     }
 

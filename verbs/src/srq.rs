@@ -15,16 +15,15 @@ use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError, Weak};
 
-use heddle_types::{Limits, Pd, PostError, RecvWr, check_recv, wr::MAX_SGES};
-
-use crate::error::{BatchError, DeviceError};
-use crate::limits::count::{Count, Place};
-use crate::memory::Quota;
-use crate::qp::Owner;
 use heddle_rings::layout::srq as at;
 use heddle_rings::srq::{Places, SrqPool, header};
 use heddle_rings::{Area, AreaError, Block};
 use heddle_shm::Waker;
+use heddle_types::{Limits, Pd, PostError, RecvWr, check_recv, wr::MAX_SGES};
+
+use crate::error::{BatchError, DeviceError};
+use crate::limits::count::{Count, Place};
+use crate::qp::Owner;
 
 /// The application's handle of a shared receive queue; clones are handles of the same queue. Any
 /// thread may post.
@@ -43,9 +42,9 @@ struct Inner {
     users: Count,
     /// True if another process made the queue.
     attached: bool,
-    /// The queue's place among those of its application, and its protection domain.
-    _held: Option<(Place, Arc<Quota>)>,
-    /// Reports the end of the queue to its maker, which made it for this process.
+    /// The queue's place among those of its application.
+    _place: Option<Place>,
+    /// Reports the end of the queue to its maker.
     _owner: Option<Owner>,
 }
 
@@ -84,13 +83,17 @@ impl LimitEvents {
 }
 
 impl Srq {
-    pub(crate) fn new(
+    /// Makes a queue in an area of this process; `owner` learns of its end.
+    ///
+    /// # Errors
+    /// [`AreaError`].
+    pub fn new(
         area: &Arc<Area>,
         number: u32,
         pd: Pd,
         (depth, max_sge): (u32, u16),
         waker: Option<Waker>,
-        held: (Place, Arc<Quota>),
+        (place, owner): (Place, Owner),
     ) -> Result<Srq, AreaError> {
         let places = Places::new(depth, max_sge);
         let block = area.take_clearing(places.words(), at::ENTRIES)?;
@@ -99,15 +102,14 @@ impl Srq {
         set(at::PD, pd.0.into());
         set(at::DEPTH, depth.into());
         set(at::MAX_SGE, max_sge.into());
-        Ok(Srq::over(block, (pd, depth, max_sge), waker, Some(held), None))
+        Ok(Srq::over(block, (pd, depth, max_sge), waker, (Some(place), Some(owner))))
     }
 
     fn over(
         block: Block,
         (pd, depth, max_sge): (Pd, u32, u16),
         waker: Option<Waker>,
-        held: Option<(Place, Arc<Quota>)>,
-        owner: Option<Owner>,
+        (place, owner): (Option<Place>, Option<Owner>),
     ) -> Srq {
         let tail = Mutex::new(header(&block)[at::TAIL].load(Ordering::Relaxed));
         let number = header(&block)[at::NUMBER].load(Ordering::Relaxed);
@@ -123,8 +125,8 @@ impl Srq {
             tail,
             pool,
             users: Count::default(),
-            attached: held.is_none() && owner.is_none(),
-            _held: held,
+            attached: owner.is_none(),
+            _place: place,
             _owner: owner,
         }))
     }
@@ -146,7 +148,7 @@ impl Srq {
         let (pd, depth) = (u32::try_from(get(at::PD)).ok()?, u32::try_from(get(at::DEPTH)).ok()?);
         let max_sge = u16::try_from(get(at::MAX_SGE)).ok()?;
         let fits = Places::new(depth, max_sge).words() <= words;
-        fits.then(|| Srq::over(block, (Pd(pd), depth, max_sge), None, None, None))
+        fits.then(|| Srq::over(block, (Pd(pd), depth, max_sge), None, (None, None)))
     }
 
     /// Does the same for a device whose RNIC belongs to another process. The handle does not count
@@ -160,7 +162,7 @@ impl Srq {
     ) -> Option<Srq> {
         let block = area.at(off, words)?;
         let fits = Places::new(depth, max_sge).words() <= words;
-        fits.then(|| Srq::over(block, (pd, depth, max_sge), waker, None, Some(owner)))
+        fits.then(|| Srq::over(block, (pd, depth, max_sge), waker, (None, Some(owner))))
     }
 
     /// Returns a number that distinguishes the queue from all completion queues and shared receive
@@ -256,7 +258,7 @@ impl Srq {
     }
 
     /// Adds a queue pair that uses the queue.
-    pub(crate) fn join(&self) -> Result<Place, DeviceError> {
+    pub fn join(&self) -> Result<Place, DeviceError> {
         self.0.users.take("queue pairs of a shared receive queue", u32::MAX)
     }
 

@@ -11,10 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use heddle_dataplane::NoReport;
+use heddle_hub::ControlRequest;
 use heddle_types::{
     CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate,
 };
-use heddle_verbs::device::ControlRequest;
 use heddle_verbs::{EventQueue, Qp, TakenEvents};
 
 use super::{Conn, Control, ThreadRequest};

@@ -3,12 +3,12 @@
 use crossbeam_channel::Sender;
 use heddle_base::Instant;
 use heddle_dataplane::{Command, Doorbells, WorkerSnapshot};
+use heddle_hub::{ControlPlane, ControlRequest};
 use heddle_rings::worker::WorkerQp;
 use heddle_types::{
     AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
 };
-use heddle_verbs::device::{ControlPlane, ControlRequest, DeviceEvent};
-use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, TakenEvents, Waker};
+use heddle_verbs::{DeviceError, DeviceEvent, EventQueue, Qp, Qpn, Sleeper, TakenEvents, Waker};
 
 use super::inbox::{Gate, Inbox};
 use super::{Conn, Control};

@@ -7,12 +7,13 @@ use heddle_base::Seed;
 use heddle_dataplane::{
     Clock, ExternalMemory, Mempool, MempoolConfig, Port, PortConfig, Worker, WorkerConfig,
 };
+use heddle_hub::memory::RegionTable;
+use heddle_hub::{DeviceConfig, Hub};
 use heddle_mr::MrTable;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::StackConfig;
 use heddle_types::ListenFailure;
-use heddle_verbs::memory::RegionTable;
-use heddle_verbs::{DeviceConfig, Hub, ListenParams};
+use heddle_verbs::ListenParams;
 
 /// The worker takes no orders: the orders fill its ring, then the requests fill theirs, and no
 /// queue grows beyond the two.

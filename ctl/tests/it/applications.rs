@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use heddle_base::Seed;
 use heddle_ctl::{EndpointConfig, Node, Question, Reply};
 use heddle_dataplane::eal::allowed_cpus;
+use heddle_hub::{DeviceConfig, Policy, serve};
 use heddle_tcp::{Addressing, Cidr, ConnConfig};
 use heddle_types::mpa::RtrSet;
-use heddle_verbs::remote::{OpenParams, Policy, serve};
+use heddle_verbs::remote::OpenParams;
 use heddle_verbs::{
-    ConnectParams, Connection, Device, DeviceConfig, DeviceLimits, Ends, Listener, MpaOptions,
-    Protocol, QpInit,
+    ConnectParams, Connection, Device, DeviceLimits, Ends, Listener, MpaOptions, Protocol, QpInit,
 };
 
 use crate::common::eal;

@@ -34,10 +34,10 @@ fn test_blocking_calls_connect_write_and_disconnect() {
     drop(target);
     // The memory comes back although the application does not ask for it.
     let end = std::time::Instant::now() + Duration::from_secs(5);
-    while b.device().hub().unwrap().registry().draining() > 0 && std::time::Instant::now() < end {
+    while b.hub().registry().draining() > 0 && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(b.device().hub().unwrap().registry().draining(), 0);
+    assert_eq!(b.hub().registry().draining(), 0);
     let reason = client.disconnect().unwrap();
     assert_eq!(reason.to_string(), "closed in order");
 

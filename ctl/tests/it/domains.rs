@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use heddle_ctl::{EndpointConfig, Node};
-use heddle_verbs::{Access, CqeStatus, DeviceConfig, DeviceLimits, SendWr};
+use heddle_hub::DeviceConfig;
+use heddle_verbs::{Access, CqeStatus, DeviceLimits, SendWr};
 
 /// A program lives long: each connection has a protection domain of its own, and the device has few
 /// at a time.

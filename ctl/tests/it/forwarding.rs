@@ -6,7 +6,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::common::*;
 use heddle_cm::gateway::GatewayError;
 use heddle_ctl::{
     Endpoint, EndpointConfig, ForwardError, ForwardRule, Forwarding, OpenPort, Question, Reply,
@@ -17,6 +16,8 @@ use heddle_verbs::{
     AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, DisconnectReason, EventQueue,
     IbRefusal, ListenParams, ListenerId, Protocol, Qp, QpInit, Transport,
 };
+
+use crate::common::*;
 
 const ASKER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const VIA: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 1)];
@@ -97,7 +98,7 @@ impl World {
         let (asker, via) = (rnic(vec![a], asker), rnic(vec![va, vb], via));
         let target = rnic(vec![b], target);
         let ours = VIA.map(IpAddr::from).to_vec();
-        let hub = via.device().hub().unwrap().clone();
+        let hub = via.hub().clone();
         let forwarding = Forwarding::new(&hub, via.asker(), ours, most, None).unwrap();
         let (asker, target) = (Peer::new(asker), Peer::new(target));
         let mut w = World { asker, target, via, forwarding, hand };
@@ -554,7 +555,7 @@ impl Facing {
         for (n, (end, (from, to))) in ends.iter().zip(ways).enumerate() {
             let mut ours = pair(n as u8 + 1).map(IpAddr::from).to_vec();
             ours.push(VIA[0].into());
-            let hub = end.device().hub().unwrap().clone();
+            let hub = end.hub().clone();
             let mut f = Forwarding::new(&hub, end.asker(), ours, 16, None).unwrap();
             let (addr, target) = ((Ipv4Addr::UNSPECIFIED, PORT).into(), (to, PORT).into());
             f.add(&ForwardRule { addr, target, most: 3, ..rule(from) }).unwrap();

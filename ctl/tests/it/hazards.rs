@@ -5,16 +5,17 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::*;
+use heddle_hub::DeviceConfig;
 use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest};
 use heddle_tcp::ConnEvent;
 use heddle_verbs::{
-    AcceptParams, Access, Arm, CmEvent, ConnectParams, CqOverflow, CqeStatus, DeviceConfig,
-    DeviceError, DisconnectReason, EventQueue, Mr, PostError, QpFate, QpInit, RecvWr, SendWr,
-    Sleeper, Stag,
+    AcceptParams, Access, Arm, CmEvent, ConnectParams, CqOverflow, CqeStatus, DeviceError,
+    DisconnectReason, EventQueue, Mr, PostError, QpFate, QpInit, RecvWr, SendWr, Sleeper, Stag,
 };
+
+use crate::common::*;
 
 fn read_request(msn: u32, mr: &Mr, size: u32) -> Vec<u8> {
     let (src_stag, src_to) = (mr.stag(), mr.to());

@@ -12,10 +12,11 @@ use heddle_ctl::{
 };
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Clock, Eal, IdlePolicy, ManualClock, Naps};
+use heddle_hub::DeviceConfig;
 use heddle_tcp::{Addressing, Cidr};
 use heddle_types::{CloseReason, ConnectError, ListenError, mpa::CrcPolicy};
 use heddle_verbs::{
-    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, Device, DeviceConfig,
+    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, Device,
     DisconnectReason, EventQueue, ListenFailure, ListenParams, MpaOptions, RecvWr, SendWr,
 };
 

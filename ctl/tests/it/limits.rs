@@ -2,12 +2,14 @@
 //! names the limit.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
-use crate::common::*;
+use heddle_hub::DeviceConfig;
 use heddle_types::MrError;
 use heddle_verbs::{
-    AcceptParams, Access, CmEvent, ConnectParams, Device, DeviceConfig, DeviceError, DeviceLimits,
-    EventQueue, Pd, PostError, Qp, QpInit, RegisterError, SendWr,
+    AcceptParams, Access, CmEvent, ConnectParams, Device, DeviceError, DeviceLimits, EventQueue,
+    Pd, PostError, Qp, QpInit, RegisterError, SendWr,
 };
+
+use crate::common::*;
 
 fn open(net: &Net, limits: DeviceLimits) -> Device {
     let config = DeviceConfig { memory: 1 << 20, queues: 1 << 20, limits, ..Default::default() };

@@ -5,9 +5,10 @@ use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use heddle_ctl::{EndpointConfig, Node};
+use heddle_hub::DeviceConfig;
 use heddle_verbs::{
-    Access, BindError, Connection, Cqe, CqeOp, CqeStatus, DeviceConfig, DeviceError, DeviceLimits,
-    MrInit, RecvWr, RegisterError, SendWr, Sge, Stag,
+    Access, BindError, Connection, Cqe, CqeOp, CqeStatus, DeviceError, DeviceLimits, MrInit,
+    RecvWr, RegisterError, SendWr, Sge, Stag,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -233,7 +234,7 @@ fn test_applications_and_protection_domains_have_limits() {
         },
         ..DeviceConfig::default()
     };
-    let device = a.device().hub().unwrap().open(&config).unwrap();
+    let device = a.hub().open(&config).unwrap();
     let (one, two) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());
     let refused = |most| DeviceError::Register(RegisterError::Quota { most });
     let first = device.alloc_mr(one, 64, Access::NONE).unwrap();

@@ -2,10 +2,10 @@
 //! and no more; other applications still have theirs.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+use heddle_hub::DeviceConfig;
+use heddle_verbs::{Access, ConnectParams, DeviceError, EventQueue, QpInit, RegisterError};
+
 use crate::common::*;
-use heddle_verbs::{
-    Access, ConnectParams, DeviceConfig, DeviceError, EventQueue, QpInit, RegisterError,
-};
 
 #[test]
 fn test_application_cannot_exceed_its_share_at_cost_of_others() {

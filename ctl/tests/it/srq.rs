@@ -2,14 +2,16 @@
 //! want of a buffer.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
-use crate::common::*;
+use heddle_hub::DeviceConfig;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::rdmap::Opcode;
 use heddle_types::TermCode;
 use heddle_verbs::{
-    Access, CmEvent, Cq, Cqe, CqeStatus, Device, DeviceConfig, DeviceError, DeviceLimits,
-    EventQueue, Mr, Pd, PostError, QpInit, RecvWr, Srq,
+    Access, CmEvent, Cq, Cqe, CqeStatus, Device, DeviceError, DeviceLimits, EventQueue, Mr, Pd,
+    PostError, QpInit, RecvWr, Srq,
 };
+
+use crate::common::*;
 
 /// A shared receive queue, and the objects that its queue pairs share.
 struct Share {

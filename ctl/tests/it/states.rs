@@ -1,8 +1,9 @@
 //! The states of a queue pair, as its application sees them, and its use for another connection.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
-use crate::common::*;
 use heddle_verbs::{CmEvent, CqeStatus, DeviceError, EventQueue, QpState};
+
+use crate::common::*;
 
 /// Makes the peer reset the connection.
 fn lose(net: &mut Net, h: &Honest, events: &EventQueue) {
@@ -90,7 +91,7 @@ fn test_connecting_queue_pair_refuses_reset() {
     device.disconnect(id).unwrap();
     assert!(matches!(net.event(&events), CmEvent::ConnectError { .. }));
     assert_eq!(end.qp.qp_state(), QpState::Init);
-    let other = net.us.hub().open(&heddle_verbs::DeviceConfig::default()).unwrap();
+    let other = net.us.hub().open(&heddle_hub::DeviceConfig::default()).unwrap();
     assert_eq!(other.reset_qp(&end.qp), Err(DeviceError::ForeignQp(end.qp.qpn())));
     device.reset_qp(&end.qp).unwrap();
 }

@@ -10,8 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use heddle_base::{Random, Seed};
+use heddle_hub::{Policy, serve};
 use heddle_socket::wire::{Inbox, receive, send};
-use heddle_verbs::remote::{OpenParams, Policy, serve};
+use heddle_verbs::remote::OpenParams;
 use heddle_verbs::{
     Access, CmEvent, ConnectParams, Device, EventQueue, QpInit, RecvWr, Region, SendWr,
 };

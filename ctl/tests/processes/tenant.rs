@@ -5,8 +5,9 @@ use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 
 use heddle_base::Random;
+use heddle_hub::DeviceConfig;
 use heddle_rings::Bells;
-use heddle_verbs::{Access, Cq, Device, DeviceConfig, Mr, Qp, QpInit, Sleeper};
+use heddle_verbs::{Access, Cq, Device, Mr, Qp, QpInit, Sleeper};
 
 use crate::child::{SPEC, Spec, Work};
 use crate::world::{Conn, MARK, SLOT, SLOTS, World};

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use heddle_hub::Policy;
 use heddle_shm::account::{Account, Descriptors};
 use heddle_socket::{Fault, FaultKind};
-use heddle_verbs::remote::Policy;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};

@@ -10,12 +10,11 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use heddle_base::units::Span;
-use heddle_ctl::MTU;
-use heddle_ctl::{MAX_WORKERS, Patience};
+use heddle_ctl::{MAX_WORKERS, MTU, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource, VdevArg};
+use heddle_hub::{Addresses, Policy};
 use heddle_tcp::{Addressing, Cidr, Route};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
-use heddle_verbs::remote::{Addresses, Policy};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use toml::Spanned;
 use tracing_subscriber::filter::LevelFilter;

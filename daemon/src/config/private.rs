@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, Naps};
-use heddle_verbs::remote::Policy;
+use heddle_hub::Policy;
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 
 use super::{Config, Control, Dpdk, Limits, Log, Memory, Workers, keepalive};

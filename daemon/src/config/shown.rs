@@ -6,11 +6,11 @@
 use core::time::Duration;
 
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
+use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
 use heddle_tcp::Route;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::PageSize;
-use heddle_verbs::remote::Addresses;
 use toml::Spanned;
 use tracing_subscriber::filter::LevelFilter;
 

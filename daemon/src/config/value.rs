@@ -4,8 +4,8 @@ use core::fmt;
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
+use heddle_hub::Addresses;
 use heddle_tcp::Cidr;
-use heddle_verbs::remote::Addresses;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, User};
 

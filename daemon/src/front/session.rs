@@ -9,13 +9,14 @@ use core::time::Duration;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 
+use heddle_hub::{Outgoing, Session};
 use heddle_shm::closer;
 use heddle_socket::admin::Application;
 use heddle_socket::document::to_line;
 use heddle_socket::wire::{Received, send};
 use heddle_socket::{Answer, Fault, FaultKind, Inbox, Line};
 use heddle_verbs::Sleeper;
-use heddle_verbs::remote::{Outgoing, Session, process_of};
+use heddle_verbs::remote::process_of;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use heddle_dpdk_sys as sys;
-use heddle_verbs::Region;
+use heddle_shm::Region;
 
 use crate::eal;
 

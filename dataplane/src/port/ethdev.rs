@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_dpdk_sys as sys;
-use heddle_verbs::Region;
+use heddle_shm::Region;
 
 use super::claim::Claim;
 use super::dma::{BusDevice, Mapping};

@@ -5,8 +5,8 @@ use heddle_engine::Engine;
 use heddle_rings::cq::CqLink;
 use heddle_rings::wakeup::WorkerWaker;
 use heddle_rings::worker::WorkerQp;
+use heddle_shm::Waker;
 use heddle_types::{AppId, ConnId};
-use heddle_verbs::Waker;
 
 use super::queues::Doorbells;
 use super::ring::{Consumer, End, Producer, ring};

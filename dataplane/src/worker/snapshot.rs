@@ -1,7 +1,7 @@
 //! The counters of a worker.
 
 use heddle_engine::{Counters, Engine};
-use heddle_verbs::memory::MemoryCounters;
+use heddle_hub::memory::MemoryCounters;
 
 use super::steer::SteerCounters;
 use super::{Worker, WorkerCounters, WorkerReport, WorkerTimes};

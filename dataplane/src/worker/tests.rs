@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use heddle_base::{Chunks, Seed};
 use heddle_engine::POST_TURN;
+use heddle_hub::memory::Registry;
+use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::{FpduMode, Order, Report, RnicConfig};
+use heddle_shm::Sleeper;
 use heddle_tcp::StackConfig;
-use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::Registry;
-use heddle_verbs::{
-    Cq, CqOverflow, CqeStatus, Device, DeviceConfig, DeviceError, Hub, PostError, Qp, QpInit,
-    RecvWr, SendWr, Sleeper, Stag,
-};
+use heddle_types::{CqeStatus, PostError, RecvWr, SendWr, Stag};
+use heddle_verbs::{Cq, CqOverflow, Device, DeviceError, Qp, QpInit};
 
 use super::*;
 use crate::{Command, CommandSender, ReportReceiver, Worker, WorkerConfig, WorkerReport};

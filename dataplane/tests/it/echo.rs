@@ -19,15 +19,15 @@ use heddle_engine::{
     Change, Completions, Counters, Engine, Offload, QueuePair, Retired, SharedReceives, Subject,
     TxSink, Untaken,
 };
+use heddle_hub::memory::{RegionTable, Registry};
+use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_mr::{Memory as Registered, MrTable, Pins};
 use heddle_rings::worker::WorkerQp;
 use heddle_types::{
     Access, ConnId, Cqe, CqeOp, CqeStatus, Data, PostError, QpState, Queue, RecvWr, RnicError,
     SendOp, SendWr, Sge,
 };
-use heddle_verbs::device::{ControlPlane, ControlRequest};
-use heddle_verbs::memory::{RegionTable, Registry};
-use heddle_verbs::{Cq, Device, DeviceConfig, DeviceError, Hub, Mr, Qp, QpInit};
+use heddle_verbs::{Cq, Device, DeviceError, Mr, Qp, QpInit};
 
 use crate::common::*;
 

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::*;
 use heddle_base::{Chunks, Instant, Seed, Sum};
 use heddle_dataplane::*;
-use heddle_mr::Memory as _;
-use heddle_mr::MrTable;
+use heddle_hub::memory::{RegionMemory, RegionTable};
+use heddle_mr::{Memory as _, MrTable};
 use heddle_shm::{Region, RegionError};
 use heddle_types::{Access, Pd, Qpn};
-use heddle_verbs::memory::{RegionMemory, RegionTable};
+
+use crate::common::*;
 
 #[test]
 fn test_exhausted_pool_returns_none_and_is_counted() {

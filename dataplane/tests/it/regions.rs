@@ -5,13 +5,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
+use heddle_hub::memory::{RegionMemory, RegionTable};
 use heddle_mr::MrTable;
 use heddle_shm::Region;
 use heddle_types::{Access, Pd, Qpn};
-use heddle_verbs::memory::{RegionMemory, RegionTable};
+
+use crate::common::*;
 
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use crate::common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
+use heddle_hub::memory::RegionTable;
 use heddle_mr::MrTable;
 use heddle_rnic::{Order, Report, RnicConfig};
 use heddle_tcp::StackConfig;
-use heddle_verbs::memory::RegionTable;
+
+use crate::common::*;
 
 #[test]
 fn test_orders_wait_while_worker_reports_are_not_taken() {

@@ -1,15 +1,14 @@
 //! rping, sink and the transfer of files over a pair of rings.
 
+use heddle_hub::DeviceConfig;
 use heddle_perf::transfer::{CHUNK, Mover, TransferError, hash};
-use heddle_services::bench::Op;
-use heddle_services::bench::pattern;
+use heddle_services::bench::{Op, pattern};
 use heddle_services::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
-use heddle_services::{Limits, SERVICES, ServiceSpec, Services};
-use heddle_services::{Sink, Step};
+use heddle_services::{Limits, SERVICES, ServiceSpec, Services, Sink, Step};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{
-    CmEvent, ConnectParams, Data, DeviceConfig, DeviceLimits, DisconnectReason, EventQueue,
-    ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
+    CmEvent, ConnectParams, Data, DeviceLimits, DisconnectReason, EventQueue, ListenParams,
+    MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
 };
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! Entries as they lie in a ring, and back.
 
-use super::*;
 use heddle_types::{Access, AtomicOp, Bind, Data};
+
+use super::*;
 use proptest::prelude::*;
 
 fn lines(blocks: usize) -> Vec<Line> {

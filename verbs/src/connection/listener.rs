@@ -4,13 +4,13 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::BorrowedFd;
 
+use heddle_shm::Sleeper;
 use heddle_types::{CmId, Event, ListenerId, PeerDepths};
 
 use super::{Connecting, Connection, ConnectionError, Ends, SETUP, wait_event};
 use crate::device::{BoundAddr, Device};
 use crate::event::{EventQueue, TakenEvents};
 use crate::params::AcceptParams;
-use heddle_shm::Sleeper;
 
 /// A listener; dropping it stops peers from connecting.
 ///

@@ -7,11 +7,11 @@
 
 use std::sync::atomic::Ordering;
 
+use heddle_rings::layout::cq as at;
+use heddle_rings::{cqe, low32};
 use heddle_types::{Cqe, CqeStatus, Qpn, Queue};
 
 use super::{Consumer, Cq, Inner, retired_word, start_of};
-use heddle_rings::layout::cq as at;
-use heddle_rings::{cqe, low32};
 
 impl Cq {
     /// Drops the completions of a queue pair that has ended: no poll returns them from here on.

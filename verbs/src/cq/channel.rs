@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 
 use heddle_base::sync::atomic::{Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
-
-use super::Arm;
 use heddle_rings::Block;
 use heddle_rings::layout::{armed, cq as at};
 use heddle_shm::Waker;
 use heddle_shm::waker::{Gathering, Source};
+
+use super::Arm;
 
 /// Most queues that share a waker. Apart from up to [`PILED`] unfetched events, a queue has at most
 /// one wake-up in the server's socket, and a socket keeps some hundreds.

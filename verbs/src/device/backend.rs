@@ -7,29 +7,31 @@ use core::fmt::Debug;
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use heddle_shm::{Region, Waker};
 use heddle_types::{AcceptTerms, Access, CmId, ConnectTerms, ListenerId, Pd};
 
-use super::{DeviceEvents, Hub, MrInit};
+use super::{DeviceEvents, MrInit};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::EventQueue;
-use crate::memory::MrUsage;
 use crate::mr::Mr;
+use crate::mr::MrUsage;
 use crate::params::ListenParams;
 use crate::port::PortInfo;
 use crate::qp::{Owner, Qp, QpInit};
 use crate::srq::Srq;
 use crate::window::{HeldStag, WindowFor};
-use heddle_shm::Region;
-use heddle_shm::Waker;
 
 /// A function to call when an RNIC has ended.
-pub(crate) type OnEnd = Box<dyn FnOnce(&DeviceError) + Send>;
+pub type OnEnd = Box<dyn FnOnce(&DeviceError) + Send>;
 
-/// See the [module](self). Handles that a backend makes notify the backend when they are dropped.
-pub(crate) trait Backend: Send + Sync + Debug {
-    /// Returns the RNIC, if it belongs to this process.
-    fn hub(&self) -> Option<&Arc<Hub>>;
+/// Handles that a backend makes notify the backend when they are dropped.
+pub trait Backend: Send + Sync + Debug {
+    /// Returns true if the RNIC belongs to this process.
+    fn is_local(&self) -> bool;
+
+    /// Returns true if the thread that polls the RNIC is the thread that would wait for it.
+    fn is_inline(&self) -> bool;
 
     /// Returns the end of the RNIC, if the RNIC belongs to another process and has ended.
     fn ended(&self) -> Option<DeviceError> {
@@ -39,6 +41,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// Calls `f` when the RNIC of another process has ended; at once if it has already.
     fn when_ended(&self, _f: OnEnd) {}
 
+    /// Returns the RNIC's ports as they are now.
     fn ports(&self) -> Result<Vec<PortInfo>, DeviceError>;
 
     /// Makes `events` collect events. Repeated calls are allowed.
@@ -47,16 +50,22 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// Returns true if the RNIC takes regions that others may shrink.
     fn takes_files(&self) -> bool;
 
+    /// Returns true if the application has this protection domain.
     fn has_pd(&self, pd: Pd) -> bool;
 
+    /// Makes a protection domain.
     fn create_pd(&self) -> Result<Pd, DeviceError>;
 
+    /// Frees a protection domain.
     fn dealloc_pd(&self, pd: Pd) -> Result<(), DeviceError>;
 
+    /// Makes a completion queue.
     fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError>;
 
+    /// Gives a completion queue other room.
     fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError>;
 
+    /// Makes a shared receive queue for `size`: receives, and pieces of each.
     fn create_srq(
         &self,
         pd: Pd,
@@ -64,6 +73,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         waker: Option<Waker>,
     ) -> Result<Srq, DeviceError>;
 
+    /// Makes a queue pair.
     fn create_qp(self: Arc<Self>, pd: Pd, init: QpInit) -> Result<Qp, DeviceError>;
 
     /// Makes a queue pair as good as new: nothing refers to its last connection afterwards.
@@ -72,6 +82,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// Ends a queue pair that is marked as failing.
     fn fail_qp(&self, qp: &Qp) -> Result<(), DeviceError>;
 
+    /// Registers `len` bytes of the device's memory.
     fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError>;
 
     /// Registers a region. Calls `meanwhile` once after asking the RNIC, if the call gets that far.
@@ -84,6 +95,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         meanwhile: &mut dyn FnMut(),
     ) -> Result<Mr, DeviceError>;
 
+    /// Sets `len` bytes of the device's memory aside.
     fn reserve(self: Arc<Self>, len: usize) -> Result<Box<dyn Reserved>, DeviceError>;
 
     /// Returns an STag for fast registrations of up to `len` bytes.
@@ -94,6 +106,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         len: u64,
     ) -> Result<Box<dyn HeldStag>, DeviceError>;
 
+    /// Returns an STag for a memory window.
     fn alloc_window(&self, pd: Pd, of: WindowFor<'_>) -> Result<Box<dyn HeldStag>, DeviceError>;
 
     /// Returns the STags of the application, or of one of its protection domains.
@@ -114,6 +127,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError>;
 
+    /// Stops listening.
     fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError>;
 
     /// Connects a queue pair that was claimed for this connection.
@@ -135,6 +149,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         events: Option<&EventQueue>,
     ) -> Result<(), DeviceError>;
 
+    /// Refuses a peer.
     fn reject(
         &self,
         id: CmId,
@@ -142,6 +157,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         needs_ord: Option<u16>,
     ) -> Result<(), DeviceError>;
 
+    /// Ends a connection.
     fn disconnect(&self, id: CmId) -> Result<(), DeviceError>;
 
     /// Ends everything that the application has.
@@ -149,7 +165,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
 }
 
 /// Memory that was set aside; dropping this frees the memory.
-pub(crate) trait Reserved: Send + Debug {
+pub trait Reserved: Send + Debug {
     /// Clears up to `most` more bytes. Returns true when all are clear.
     fn clear(&mut self, most: usize) -> bool;
 

@@ -10,13 +10,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use heddle_shm::Waker;
+use heddle_shm::waker::Gathering;
 use heddle_types::{DisconnectReason, Event, Qpn};
 use serde::{Deserialize, Serialize};
 
 use crate::qp::Qp;
 use crate::srq::{LimitEvents, Srq};
-use heddle_shm::Waker;
-use heddle_shm::waker::Gathering;
 
 /// An event of a device or of an object of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -76,16 +76,21 @@ const MOST: usize = 1 << 16;
 
 /// A handle that keeps the queue no longer than its device does.
 #[derive(Debug)]
-pub(crate) struct WeakEvents(Weak<Shared>);
+pub struct WeakEvents(Weak<Shared>);
 
 impl WeakEvents {
-    pub(crate) fn upgrade(&self) -> Option<DeviceEvents> {
+    /// Returns the queue, if a handle of it is left.
+    pub fn upgrade(&self) -> Option<DeviceEvents> {
         self.0.upgrade().map(DeviceEvents)
     }
 }
 
 impl DeviceEvents {
-    pub(crate) fn new() -> io::Result<DeviceEvents> {
+    /// Returns an empty queue.
+    ///
+    /// # Errors
+    /// The system's error, when it gives no descriptors.
+    pub fn new() -> io::Result<DeviceEvents> {
         let wakeups = Arc::new(Gathering::counting()?);
         let srq_waker = Waker::of(&wakeups);
         Ok(DeviceEvents(Arc::new(Shared { wakeups, srq_waker, queue: Mutex::default() })))
@@ -126,28 +131,30 @@ impl DeviceEvents {
         }
     }
 
-    pub(crate) fn downgrade(&self) -> WeakEvents {
+    /// Returns a handle that does not keep the queue.
+    pub fn downgrade(&self) -> WeakEvents {
         WeakEvents(Arc::downgrade(&self.0))
     }
 
     /// Makes each event wake `reader` too.
-    pub(crate) fn set_reader(&self, reader: Waker) {
+    pub fn set_reader(&self, reader: Waker) {
         self.queue().reader = Some(reader);
     }
 
     /// Returns the waker with which a shared receive queue rings here.
-    pub(crate) fn srq_waker(&self) -> Waker {
+    pub fn srq_waker(&self) -> Waker {
         self.0.srq_waker.clone()
     }
 
     /// Adds the limit events of a shared receive queue to this queue.
-    pub(crate) fn watch_srq(&self, srq: &Srq) {
+    pub fn watch_srq(&self, srq: &Srq) {
         let mut queue = self.queue();
         queue.srqs.retain(|limit| limit.strong_count() > 0);
         queue.srqs.push(srq.weak_limit());
     }
 
-    pub(crate) fn push(&self, event: DeviceEvent) {
+    /// Adds an event, unless an equal event waits.
+    pub fn push(&self, event: DeviceEvent) {
         let mut queue = self.queue();
         if queue.is_over || queue.events.contains(&event) || queue.events.len() >= MOST {
             return;
@@ -161,7 +168,7 @@ impl DeviceEvents {
     }
 
     /// Drops the events of a queue pair, which is being destroyed.
-    pub(crate) fn forget_qp(&self, qpn: Qpn) {
+    pub fn forget_qp(&self, qpn: Qpn) {
         let mut queue = self.queue();
         let before = queue.events.len();
         queue.events.retain(|event| event.qpn() != Some(qpn));
@@ -171,7 +178,7 @@ impl DeviceEvents {
     }
 
     /// Adds the events that a connection's event implies for its queue pair.
-    pub(crate) fn note(&self, event: &Event, qp: Option<&Qp>) {
+    pub fn note(&self, event: &Event, qp: Option<&Qp>) {
         match event {
             Event::Established { qpn, .. } => {
                 self.push(DeviceEvent::CommunicationEstablished(*qpn));

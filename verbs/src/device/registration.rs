@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
+use heddle_shm::Region;
 use heddle_types::{Access, Pd};
 
 use super::{Device, Reserved};
 use crate::error::DeviceError;
-use crate::memory::MrUsage;
+use crate::mr::MrUsage;
 use crate::mr::{Bound, Mr};
 use crate::qp::Qp;
 use crate::window::{FastMr, QpWindow, Window, WindowFor};
-use heddle_shm::Region;
 
 /// Parameters with which an application registers a region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +55,11 @@ impl Device {
         self.0.backend.alloc_mr(pd, len, init)
     }
 
-    pub(crate) fn check_terms(&self, pd: Pd, init: &MrInit<'_>) -> Result<(), DeviceError> {
+    /// Checks protection domain and queue pair of a registration.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn check_terms(&self, pd: Pd, init: &MrInit<'_>) -> Result<(), DeviceError> {
         self.check_pd(pd)?;
         match init.qp.filter(|qp| qp.pd() != pd) {
             Some(qp) => Err(DeviceError::ForeignPd(qp.pd())),
@@ -149,7 +153,11 @@ impl Device {
         memory.0.register(pd, access)
     }
 
-    pub(crate) fn check_mr_size(&self, len: usize) -> Result<(), DeviceError> {
+    /// Checks the length of a registration.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn check_mr_size(&self, len: usize) -> Result<(), DeviceError> {
         let (value, most) = (len as u64, self.0.limits.max_mr_size);
         if value <= most {
             return Ok(());

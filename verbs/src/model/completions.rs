@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use heddle_base::sync::Mutex;
+use heddle_rings::Area;
+use heddle_rings::cq::CqLink;
+use heddle_shm::{Sleeper, Waker};
 use heddle_types::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
 use loom::thread;
 
 use super::{check, is_woken};
 use crate::cq::{Arm, Cq};
 use crate::limits::count::Count;
-use heddle_rings::Area;
-use heddle_rings::cq::CqLink;
-use heddle_shm::{Sleeper, Waker};
 
 pub(super) fn cqe(wr_id: u64, solicited: bool) -> Cqe {
     Cqe {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
+use heddle_rings::wakeup::WorkerWakers;
+use heddle_rings::{Area, Bells};
 use loom::thread;
 
 use super::check;
-use heddle_rings::wakeup::WorkerWakers;
-use heddle_rings::{Area, Bells};
 
 fn bells() -> Bells {
     let area = Area::new(Bells::bytes(1) + 128).unwrap();

@@ -1,6 +1,7 @@
 //! Completion channels: one event for each arm.
 
 use heddle_base::sync::atomic::{AtomicUsize, Ordering};
+use heddle_rings::Area;
 use loom::thread;
 use std::sync::Arc;
 
@@ -8,7 +9,6 @@ use super::check;
 use super::completions::cqe;
 use crate::cq::{Arm, CompletionChannel, Cq};
 use crate::limits::count::Count;
-use heddle_rings::Area;
 
 fn queue(channel: &CompletionChannel) -> Cq {
     let held = Count::default().take("queues", 1).unwrap();

@@ -1,5 +1,7 @@
 //! Queue pairs: posts against the worker that takes them, and against the end of the connection.
 
+use heddle_rings::worker::WorkerQp;
+use heddle_rings::{Area, Bells, Entry};
 use heddle_types::{AppId, CqeOp, Data, Pd, Qpn, RecvWr, SendOp, SendWr};
 use loom::thread;
 
@@ -7,8 +9,6 @@ use super::check;
 use super::completions::queue;
 use crate::qp::testing::parts;
 use crate::qp::{Owner, Qp, QpInit};
-use heddle_rings::worker::WorkerQp;
-use heddle_rings::{Area, Bells, Entry};
 
 /// Returns a queue pair with its bells, and the worker's end.
 fn pair() -> (Qp, Bells, WorkerQp) {

@@ -3,20 +3,21 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use heddle_rings::Area;
+use heddle_rings::srq::SrqPool;
+use heddle_shm::{Sleeper, Waker};
 use heddle_types::{Pd, RecvWr, Sge, Stag};
 use loom::thread;
 
 use super::{check, is_woken};
 use crate::limits::count::Count;
+use crate::qp::Owner;
 use crate::srq::Srq;
-use heddle_rings::Area;
-use heddle_rings::srq::SrqPool;
-use heddle_shm::{Sleeper, Waker};
 
 fn queue(depth: u32, waker: Option<Waker>) -> Srq {
     let place = Count::default().take("queues", 1).unwrap();
     let area = Area::new(1 << 14).unwrap();
-    Srq::new(&area, 7, Pd(1), (depth, 1), waker, (place, Arc::default())).unwrap()
+    Srq::new(&area, 7, Pd(1), (depth, 1), waker, (place, Owner::new(|| ()))).unwrap()
 }
 
 /// Posts a buffer whose address follows from its mark, so that a torn read is visible.

@@ -11,13 +11,13 @@
 
 use heddle_base::sync::atomic::Ordering;
 use heddle_base::sync::{MutexGuard, TryLockError, yield_now};
+use heddle_rings::layout::opcode;
+use heddle_rings::qp::{Header, QueueWords};
+use heddle_rings::{BlockRing, low32};
 use heddle_types::{Cqe, CqeOp, Queue};
 
 use super::{Producer, Qp, RQ, SQ, at, header, state};
 use crate::cq::Cq;
-use heddle_rings::layout::opcode;
-use heddle_rings::qp::{Header, QueueWords};
-use heddle_rings::{BlockRing, low32};
 
 impl Qp {
     /// Ends the queue pair, which no worker runs any more: all posted requests complete as flushed,

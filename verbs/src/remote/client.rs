@@ -7,6 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use heddle_rings::wakeup::WorkerWakers;
+use heddle_rings::{Area, Bells};
+use heddle_shm::{PageSize, Region, RegionError};
 use heddle_socket::descriptor::aside;
 use heddle_socket::document::FaultKind;
 use heddle_types::{AppId, Pd, Stag};
@@ -15,13 +18,10 @@ use super::protocol::{self, Id, NewMr, NewStag, Opened, Request};
 use crate::device::{Device, Parts};
 use crate::error::DeviceError;
 use crate::limits::DeviceLimits;
-use crate::memory::RegisterError;
+use crate::mr::RegisterError;
 use crate::mr::{Mr, MrInfo};
 use crate::qp::Owner;
 use crate::window::HeldStag;
-use heddle_rings::wakeup::WorkerWakers;
-use heddle_rings::{Area, Bells};
-use heddle_shm::{PageSize, Region, RegionError};
 
 mod backend;
 mod handles;

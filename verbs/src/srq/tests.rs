@@ -12,7 +12,7 @@ fn area() -> Arc<Area> {
 
 fn srq(area: &Arc<Area>, depth: u32, max_sge: u16) -> Srq {
     let place = Count::default().take("queues", 1).unwrap();
-    Srq::new(area, 7, Pd(1), (depth, max_sge), None, (place, Arc::default())).unwrap()
+    Srq::new(area, 7, Pd(1), (depth, max_sge), None, (place, Owner::new(|| ()))).unwrap()
 }
 
 fn pieces(n: usize, seed: u32) -> Vec<Sge> {

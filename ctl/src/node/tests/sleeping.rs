@@ -4,7 +4,8 @@
 use std::os::unix::net::UnixStream;
 
 use heddle_dataplane::Naps;
-use heddle_verbs::remote::{OpenParams, Policy, serve};
+use heddle_hub::{Policy, serve};
+use heddle_verbs::remote::OpenParams;
 
 use super::*;
 

@@ -1,9 +1,8 @@
 //! Queue pairs that end at the request of their application, and depths.
 
-use heddle_verbs::device::MAX_CQ_DEPTH;
 use heddle_verbs::{
     Access, CmEvent, Cq, Cqe, CqeStatus, DeviceError, DeviceEvent, DisconnectReason, EventQueue,
-    Mr, PostError, Qp, QpState, RecvWr, SendWr,
+    MAX_CQ_DEPTH, Mr, PostError, Qp, QpState, RecvWr, SendWr,
 };
 
 use super::*;

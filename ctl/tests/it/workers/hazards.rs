@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use heddle_hub::DeviceConfig;
 use heddle_verbs::{
-    Access, CmEvent, CmId, CqeOp, CqeStatus, DeviceConfig, DeviceError, DisconnectReason,
-    EventQueue, Qp, QpInit, QpState, Qpn, RecvWr, SendWr,
+    Access, CmEvent, CmId, CqeOp, CqeStatus, DeviceError, DisconnectReason, EventQueue, Qp, QpInit,
+    QpState, Qpn, RecvWr, SendWr,
 };
 
 use super::rig::*;
@@ -58,7 +59,7 @@ fn test_memory_stays_pinned_while_another_worker_may_retransmit_it() {
         while resent(&rig) == before {
             rig.poll_alone(0);
         }
-        assert_eq!(device.hub().unwrap().registry().draining(), 1);
+        assert_eq!(rig.sides[0].hub().registry().draining(), 1);
         let mut taken = Vec::new();
         while let Ok(other) = device.alloc_mr(apps[0].pd, 512, Access::LOCAL_WRITE) {
             other.write(0, &[0xaa; 512]);
@@ -76,9 +77,7 @@ fn test_memory_stays_pinned_while_another_worker_may_retransmit_it() {
             apps[1].mr.read(n * LEN, &mut bytes);
             assert!(bytes == secret, "message {n} is what was there when it was sent");
         }
-        rig.until("the memory", |r| {
-            (r.sides[0].device().hub().unwrap().registry().draining() == 0).then_some(())
-        });
+        rig.until("the memory", |r| (r.sides[0].hub().registry().draining() == 0).then_some(()));
         drop(taken);
     }
 }
@@ -157,7 +156,7 @@ fn test_gone_application_loses_its_connections_at_both_workers() {
     for shape in [BOTH, THREADS] {
         let mut rig = Rig::new(shape);
         let config = DeviceConfig { memory: 1 << 20, queues: 4 << 20, ..DeviceConfig::default() };
-        let other = rig.sides[0].device().hub().unwrap().open(&config).unwrap();
+        let other = rig.sides[0].hub().open(&config).unwrap();
         let apps = [0, 1].map(|n| App::new(rig.sides[n].device()));
         let listener = rig.listen(1);
         let qps = [0, 1].map(|n: usize| apps[n].qps(CONNS));

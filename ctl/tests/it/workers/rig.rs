@@ -2,8 +2,8 @@
 //! connections share a protection domain, memory, completion queue and receive queue.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::common::eal;
@@ -11,6 +11,7 @@ use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig, Node, Snapshot};
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Clock, Eal, ManualClock, Port};
+use heddle_hub::Hub;
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, EventQueue, ListenParams, Mr,
@@ -40,6 +41,13 @@ impl Rnic {
         match self {
             Rnic::Inline(e) => e.device(),
             Rnic::Threads(n) => n.device(),
+        }
+    }
+
+    pub fn hub(&self) -> &Arc<Hub> {
+        match self {
+            Rnic::Inline(e) => e.hub(),
+            Rnic::Threads(n) => n.hub(),
         }
     }
 

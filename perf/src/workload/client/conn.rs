@@ -3,12 +3,12 @@
 use core::net::SocketAddr;
 
 use heddle_services::bench::hello::{Hello, Region, Welcome};
-use heddle_services::bench::{COUNTER_LEN, CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, send_window};
-use heddle_services::bench::{Mode, Op};
-use heddle_verbs::device::MAX_DEPTH;
+use heddle_services::bench::{
+    COUNTER_LEN, CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, Mode, Op, send_window,
+};
 use heddle_verbs::{
-    Access, AtomicOp, CmId, Cq, Data, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr,
-    SendOp, SendWr, Stag,
+    Access, AtomicOp, CmId, Cq, Data, Device, DeviceError, MAX_DEPTH, Mr, Pd, PostError, Qp,
+    QpInit, RecvWr, SendOp, SendWr, Stag,
 };
 
 use super::WorkloadError;

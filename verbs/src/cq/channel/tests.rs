@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use heddle_rings::Area;
+use heddle_rings::cq::CqProducer;
+use heddle_shm::waker::WeakWaker;
 use heddle_types::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
 
 use super::*;
 use crate::cq::Cq;
 use crate::limits::count::Count;
-use heddle_rings::Area;
-use heddle_rings::cq::CqProducer;
-use heddle_shm::waker::WeakWaker;
 
 fn cqe(solicited: bool) -> Cqe {
     Cqe {

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use heddle_base::sync::atomic::{Ordering, fence};
 use heddle_engine::Retired;
+use heddle_rings::layout::{qp as at, state};
+use heddle_rings::qp::header;
+use heddle_rings::worker::WorkerQp;
+use heddle_rings::{Area, Bells, Entry};
 use heddle_types::{
     Cqe, CqeOp, CqeStatus, Data, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag,
 };
@@ -12,10 +16,6 @@ use heddle_types::{
 use crate::cq::Cq;
 use crate::limits::count::Count;
 use crate::qp::{Owner, Qp, QpInit};
-use heddle_rings::layout::{qp as at, state};
-use heddle_rings::qp::header;
-use heddle_rings::worker::WorkerQp;
-use heddle_rings::{Area, Bells, Entry};
 
 pub(in crate::qp) struct Bench {
     pub(in crate::qp) qp: Qp,

@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use heddle_shm::{Region, Waker};
 use heddle_socket::FaultKind;
 use heddle_types::{
     AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, ListenerId, Pd, QpFate, Qpn,
@@ -12,11 +13,11 @@ use heddle_types::{
 use super::handles::RemoteStretch;
 use super::{Remote, confused, link, lock};
 use crate::cq::Cq;
-use crate::device::{Backend, DeviceEvents, Hub, MrInit, OnEnd, Reserved};
+use crate::device::{Backend, DeviceEvents, MrInit, OnEnd, Reserved};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, TakenEvents};
-use crate::memory::{MrLimits, MrUsage, RegisterError};
 use crate::mr::Mr;
+use crate::mr::{MrLimits, MrUsage, RegisterError};
 use crate::params::ListenParams;
 use crate::port::PortInfo;
 use crate::qp::{Owner, Qp, QpInit, QpParts};
@@ -26,8 +27,6 @@ use crate::remote::protocol::{
 };
 use crate::srq::Srq;
 use crate::window::{HeldStag, WindowFor};
-use heddle_shm::Region;
-use heddle_shm::Waker;
 
 /// Returns true if the server has no such connection. The connection has ended while the request
 /// was on its way, which is no mistake of the application; its last event reports the end.
@@ -41,8 +40,12 @@ fn number_of(waker: Option<&Waker>) -> Result<Option<u64>, DeviceError> {
 }
 
 impl Backend for Remote {
-    fn hub(&self) -> Option<&Arc<Hub>> {
-        None
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    fn is_inline(&self) -> bool {
+        false
     }
 
     fn ended(&self) -> Option<DeviceError> {

@@ -14,6 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use heddle_shm::Waker;
+use heddle_shm::threads::without_signals;
 use heddle_socket::descriptor::aside;
 use heddle_socket::document::{Call, Fault, FaultKind, VERSION, to_line};
 use heddle_socket::wire::{ForeignFd, Inbox, MAX_ANSWER, Received, receive, send};
@@ -31,8 +33,6 @@ use crate::error::DeviceError;
 use crate::qp::{Qp, WeakQp};
 use crate::remote::process_of;
 use crate::remote::protocol::{Count, Request};
-use heddle_shm::Waker;
-use heddle_shm::threads::without_signals;
 
 /// Longest time that a server may take to answer, and to read. A server that takes longer counts as
 /// ended.

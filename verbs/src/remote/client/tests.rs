@@ -4,12 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::thread::JoinHandle;
 
+use heddle_shm::Sleeper;
 use heddle_socket::wire::send;
 
 use super::*;
 use crate::CmEvent;
 use crate::event::EventQueue;
-use heddle_shm::Sleeper;
 
 const SMALL: OpenParams =
     OpenParams { memory: 4096, queues: AREA, pages: PageSize::Small, name: String::new() };
@@ -60,9 +60,9 @@ fn opened(workers: usize, bells: usize, fds: u32) -> String {
 }
 
 #[test]
-fn test_device_of_another_process_has_no_hub() {
+fn test_device_of_another_process_is_not_local() {
     let (device, thread) = server(&opened(1, 0, 0), Vec::new(), &[]);
-    assert!(device.unwrap().hub().is_none());
+    assert!(!device.unwrap().is_local());
     thread.join().unwrap();
 }
 

@@ -3,11 +3,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use heddle_rings::{Area, Bells};
+
 use super::*;
 use crate::cq::Cq;
 use crate::limits::count::Count;
 use crate::qp::{Owner, Qp, QpInit};
-use heddle_rings::{Area, Bells};
 
 /// Rounds; without the rule of [`Routes`], a round in some hundred stops for good.
 const ROUNDS: usize = 20_000;
