@@ -4,7 +4,7 @@
 //! * [`mempool`], [`mbuf`]: packet buffers, owned; callers read chains through
 //!   [`heddle_base::Chunks`].
 //! * [`port`]: ports and their queues, which move bursts of frames; one worker owns each queue.
-//! * [`extmem`]: mbufs that point into registered memory ([`heddle_verbs::memory`]) without copies,
+//! * [`extmem`]: mbufs that point into registered memory ([`heddle_hub::memory`]) without copies,
 //!   and counts of them, which show when none points there any more.
 //! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and its end of the
 //!   applications' rings ([`heddle_rings`]).

@@ -1,7 +1,7 @@
 //! The worker's ends of an application's queues.
 //!
 //! All data that this module reads come from another process, which may be hostile: see
-//! the [crate](crate).
+//! the documentation of this crate.
 
 use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Resources that the applications of one principal use together.
 //!
 //! A user may open many devices, so a quota for each device would limit nothing. The server of the
-//! devices therefore gives all sessions of a principal one [`Account`]. A session reserves every object there before it makes the object: checking and taking are one
-//! step. The account gets the amount back when the object no longer exists, not when the
-//! application gives it up.
+//! devices therefore gives all sessions of a principal one [`Account`]. A session reserves every
+//! object there before it makes the object: checking and taking are one step. The account gets the
+//! amount back when the object no longer exists, not when the application gives it up.
 
 use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -9,13 +9,14 @@
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | [`region`] | one mapping; `access` moves its bytes, `mapping` makes and unmaps it, `sparse` gives it pages only where a holder wants them |
+//! | [`region`] | one mapping, and how its bytes are moved |
+//! | `region::sparse` | a region that has pages only where a holder wants them |
 //! | `file` | files in memory: made, checked, sealed |
-//! | [`guard`](lost) | a mapping whose pages have gone turns into zeros instead of a signal that kills |
+//! | [`guard`](lost) | a mapping whose pages have gone: zeros in their place, no signal that kills |
 //! | [`counted`](Counted), [`stretches`](Stretches) | how many ranges cover each place; which parts of a region are free |
 //! | [`account`] | what the applications of one principal use together, and how much they may |
 //! | [`closer`] | threads that release what takes as long as a client likes |
-//! | [`waker`](Waker), [`gathering`](Gathering) | wake-ups of threads and processes, by futex or descriptor |
+//! | [`waker`] | wake-ups of threads and processes, by futex or descriptor |
 //! | [`threads`] | threads that a library starts in a program |
 //!
 //! This crate knows no ring, no STag and no queue pair: whoever holds a region may be an application

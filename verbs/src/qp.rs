@@ -133,7 +133,7 @@ impl Drop for Owner {
     }
 }
 
-/// What a queue pair has of its RNIC and of its application.
+/// The parts that a queue pair has of its RNIC and of its application.
 #[derive(Debug)]
 pub struct QpParts {
     /// The application.

@@ -25,7 +25,7 @@ use crate::window::{HeldStag, WindowFor};
 /// A function to call when an RNIC has ended.
 pub type OnEnd = Box<dyn FnOnce(&DeviceError) + Send>;
 
-/// Handles that a backend makes notify the backend when they are dropped.
+/// The RNIC behind a device. Handles that a backend makes notify the backend when they are dropped.
 pub trait Backend: Send + Sync + Debug {
     /// Returns true if the RNIC belongs to this process.
     fn is_local(&self) -> bool;
