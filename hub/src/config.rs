@@ -1,4 +1,4 @@
-//! What an application gets of its own.
+//! Resources of one application.
 
 use heddle_shm::PageSize;
 use heddle_verbs::DeviceLimits;

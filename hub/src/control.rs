@@ -1,4 +1,4 @@
-//! What the hub asks of the control plane.
+//! The way from the hub to the control plane.
 
 use heddle_rings::Bells;
 use heddle_rings::cq::CqLink;

@@ -205,7 +205,7 @@ impl Numbers {
 }
 
 #[cfg(test)]
-pub(super) mod testing {
+pub(crate) mod testing {
     use heddle_mr::MrTable;
 
     use super::*;
@@ -223,7 +223,7 @@ pub(super) mod testing {
 
     /// Returns an RNIC with room for one pool and 8 STags, and the memory as its only worker sees
     /// it.
-    pub(in crate::device) fn hub() -> (Arc<Hub>, RegionMemory) {
+    pub(crate) fn hub() -> (Arc<Hub>, RegionMemory) {
         let regions = Arc::new(RegionTable::new(1, None));
         let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 8));
         let registry = Arc::new(Registry::new(mrs, regions.clone()));

@@ -13,7 +13,8 @@
 //! | `region::sparse` | a region that has pages only where a holder wants them |
 //! | `file` | files in memory: made, checked, sealed |
 //! | [`guard`](lost) | a mapping whose pages have gone: zeros in their place, no signal that kills |
-//! | [`counted`](Counted), [`stretches`](Stretches) | how many ranges cover each place; which parts of a region are free |
+//! | [`counted`](Counted) | how many ranges cover each place |
+//! | [`stretches`](Stretches) | which parts of a region are free |
 //! | [`account`] | what the applications of one principal use together, and how much they may |
 //! | [`closer`] | threads that release what takes as long as a client likes |
 //! | [`waker`] | wake-ups of threads and processes, by futex or descriptor |

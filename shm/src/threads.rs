@@ -1,5 +1,37 @@
 //! Threads that a library starts in a program.
 
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Starts a thread that takes no signals and calls `work`; returns once the thread has come that far.
+///
+/// A new thread frees what its maker has allocated for it, and the C library may unmap memory by that.
+/// Libraries that watch a program's mappings (libfabric's `memhooks`) write a jump over the first
+/// instructions of `munmap`, while other threads run. A thread that returns from the kernel just then
+/// continues in the middle of the jump. So no thread of ours starts while the program is outside of our
+/// calls.
+///
+/// # Errors
+/// The system's error, when it has no thread left.
+pub fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let begun = Arc::new((Mutex::new(false), Condvar::new()));
+    let theirs = Arc::clone(&begun);
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let run = move || {
+        *theirs.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        theirs.1.notify_one();
+        work();
+        // To free this at the beginning could unmap memory as well.
+        drop(theirs);
+    };
+    without_signals(|| thread.spawn(run))?;
+    let mut has_begun = begun.0.lock().unwrap_or_else(PoisonError::into_inner);
+    while !*has_begun {
+        has_begun = begun.1.wait(has_begun).unwrap_or_else(PoisonError::into_inner);
+    }
+    Ok(())
+}
+
 /// Starts a thread that takes no signals. A program handles signals in its own threads, and a
 /// signal that the program has blocked in all of these must not reach a thread of ours. Signals of
 /// a thread's own faults stay unblocked: the thread may write to memory that `libibverbs` protects
@@ -24,7 +56,26 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::without_signals;
+    use std::sync::mpsc::channel;
+
+    use super::{start, without_signals};
+
+    /// The standard library names a thread after it has freed what the thread's maker had allocated.
+    #[test]
+    fn test_started_thread_runs_its_own_code() {
+        for n in 0..200 {
+            let name = format!("own-{n}");
+            let (stop, stopped) = channel::<()>();
+            start(&name, move || assert!(stopped.recv().is_err())).unwrap();
+            let names = std::fs::read_dir("/proc/self/task").unwrap();
+            let is_named = |task: std::io::Result<std::fs::DirEntry>| {
+                let comm = std::fs::read_to_string(task.unwrap().path().join("comm"));
+                comm.is_ok_and(|comm| comm.trim_end() == name)
+            };
+            assert!(names.into_iter().any(is_named), "{name}");
+            drop(stop);
+        }
+    }
 
     #[test]
     fn test_library_thread_blocks_all_signals_except_its_own_faults() {

@@ -1,4 +1,4 @@
-//! What an RNIC implements so that applications have devices of it.
+//! The side of a device that an RNIC implements.
 //!
 //! An RNIC makes a [`Device`](crate::Device) of [`Parts`], among them its [`Backend`]: the operations
 //! that a device cannot do itself. Applications need nothing of this module. `heddle_hub` implements

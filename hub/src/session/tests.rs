@@ -17,7 +17,7 @@ use heddle_verbs::{AcceptParams, ConnectParams, EventQueue, ListenParams, MrInit
 use super::*;
 use crate::Addresses;
 use crate::memory::{RegionTable, Registry};
-use crate::remote::serve;
+use crate::serve;
 use crate::{ControlPlane, ControlRequest};
 
 mod hostile;

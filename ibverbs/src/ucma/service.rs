@@ -11,10 +11,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use heddle_shm::threads::without_signals;
+use heddle_shm::threads;
 use heddle_socket::descriptor::aside;
 use heddle_verbs::{CmEvent, CmId, EventQueue, ListenerId, Sleeper};
 use rustix::event::{Timespec, epoll};
@@ -233,12 +232,8 @@ impl Service {
             added.map_err(|e| Errno(e.raw_os_error()))?;
         }
         let queue = events.clone();
-        without_signals(|| {
-            thread::Builder::new()
-                .name("rdma_cm".to_owned())
-                .spawn(move || run(&waits, &sleeper, &queue))
-        })
-        .map_err(|_| Errno::AGAIN)?;
+        threads::start("rdma_cm", move || run(&waits, &sleeper, &queue))
+            .map_err(|_| Errno::AGAIN)?;
         Ok((Rnic { events, gone: false }, epoll))
     }
 

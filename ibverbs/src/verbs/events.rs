@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use heddle_shm::threads::without_signals;
+use heddle_shm::threads;
 use heddle_verbs::{Device, DeviceEvent, DeviceEvents};
 use libc::EIO;
 
@@ -139,8 +139,7 @@ fn start(events: DeviceEvents) -> Result<(), i32> {
     static STARTED: Once = Once::new();
     let mut started = Ok(());
     STARTED.call_once(|| {
-        let thread = std::thread::Builder::new().name("heddle-events".into());
-        started = without_signals(|| thread.spawn(move || hand_on(&events))).map(drop);
+        started = threads::start("heddle-events", move || hand_on(&events));
     });
     started.map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use heddle_shm::Waker;
-use heddle_shm::threads::without_signals;
+use heddle_shm::threads;
 use heddle_socket::descriptor::aside;
 use heddle_socket::document::{Call, Fault, FaultKind, VERSION, to_line};
 use heddle_socket::wire::{ForeignFd, Inbox, MAX_ANSWER, Received, receive, send};
@@ -161,8 +161,7 @@ impl Link {
             theirs.read();
             theirs.end();
         };
-        let thread = std::thread::Builder::new().name("heddle-device".to_owned());
-        without_signals(|| thread.spawn(read))?;
+        threads::start("heddle-device", read)?;
         Ok(link)
     }
 
