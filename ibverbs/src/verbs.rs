@@ -43,6 +43,7 @@ mod private;
 mod qp;
 mod query;
 mod rates;
+mod signals;
 mod srq;
 mod state;
 mod strings;

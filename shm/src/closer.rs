@@ -118,6 +118,11 @@ impl Lane {
     }
 }
 
+/// Returns the number of the signal that ends waits of the lanes' threads. No other thread takes it.
+pub fn nudge() -> libc::c_int {
+    nudge::signal()
+}
+
 /// A timer that sends its thread a signal at intervals; the signal only ends waits.
 mod nudge {
     use std::io;
@@ -131,7 +136,8 @@ mod nudge {
 
     extern "C" fn nothing(_signal: libc::c_int) {}
 
-    fn signal() -> libc::c_int {
+    /// Returns the signal, which only threads of lanes take.
+    pub(super) fn signal() -> libc::c_int {
         // The C library uses the first two real-time signals; nothing here or in DPDK uses one this
         // high.
         libc::SIGRTMIN() + 7

@@ -16,7 +16,7 @@ use heddle_verbs::{ChannelError, CompletionChannel};
 use libc::{EAGAIN, EBUSY, EINTR, EINVAL, EIO, EMFILE};
 
 use super::cq::CqObject;
-use super::{cancel, errno, guarded, number, object};
+use super::{cancel, errno, guarded, number, object, signals};
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 
 /// A completion channel.
@@ -213,7 +213,9 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
                 is = Some(number);
                 let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                 // SAFETY: `wait` is one live entry.
-                if unsafe { cancel::poll(&raw mut wait, 1, -1) } < 0 {
+                if unsafe { cancel::poll(&raw mut wait, 1, -1) } < 0
+                    && !(errno::get() == EINTR && signals::all_restart())
+                {
                     return -1;
                 }
             }

@@ -9,6 +9,12 @@ pub(super) fn set(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
+/// Returns the calling thread's `errno`.
+pub(super) fn get() -> i32 {
+    // SAFETY: as in `set`.
+    unsafe { *libc::__errno_location() }
+}
+
 /// Returns the errno of an error of the device.
 pub(super) fn of(error: &DeviceError) -> i32 {
     match error {

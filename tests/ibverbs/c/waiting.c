@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -30,6 +31,37 @@ static void *wait_for_event(void *context)
 static void let_it_wait(void)
 {
 	usleep(100 * 1000);
+}
+
+static void *wait_for_signal(void *channel)
+{
+	struct ibv_cq *cq;
+	void *context;
+	int got = ibv_get_cq_event(channel, &cq, &context);
+	return (void *)(long)(got == -1 && errno == EINTR);
+}
+
+static volatile sig_atomic_t handled;
+
+static void count(int signal)
+{
+	(void)signal;
+	handled++;
+}
+
+static void handle(int flags)
+{
+	struct sigaction action = { .sa_handler = count, .sa_flags = flags };
+	CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+	handled = 0;
+}
+
+static void interrupt(pthread_t thread)
+{
+	CHECK(pthread_kill(thread, SIGUSR1) == 0);
+	while (!handled)
+		usleep(1000);
+	let_it_wait();
 }
 
 static void cancel(pthread_t thread)
@@ -63,6 +95,25 @@ int main(void)
 		let_it_wait();
 		cancel(thread);
 	}
+
+	/* A handler with SA_RESTART leaves the wait as it is; any other ends it. */
+	handle(SA_RESTART);
+	CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
+	let_it_wait();
+	interrupt(thread);
+	cancel(thread);
+	handle(SA_RESTART);
+	CHECK(pthread_create(&thread, NULL, wait_for_event, context) == 0);
+	let_it_wait();
+	interrupt(thread);
+	cancel(thread);
+	handle(0);
+	CHECK(pthread_create(&thread, NULL, wait_for_signal, channel) == 0);
+	let_it_wait();
+	interrupt(thread);
+	void *ended;
+	CHECK(pthread_join(thread, &ended) == 0);
+	CHECK(ended == (void *)1);
 
 	/* Cancel a thread before it waits. */
 	CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
