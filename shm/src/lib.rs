@@ -20,17 +20,16 @@
 //! | [`waker`] | wake-ups of threads and processes, by futex or descriptor |
 //! | [`threads`] | threads that a library starts in a program |
 //!
-//! This crate knows no ring, no STag and no queue pair: whoever holds a region may be an application
-//! or an RNIC. It assumes that the other process is hostile: that process may change every byte at
-//! any time, shrink a file that is not sealed, and never answer.
+//! This crate knows no ring, no STag and no queue pair: both applications and RNICs hold regions. It
+//! assumes that the other process is hostile: that process may change every byte at any time, shrink
+//! a file that is not sealed, and never answer.
 //!
 //! **Access to the bytes.** The application, the peer (through RDMA), the workers and the NIC may
 //! touch the bytes at any time. So no code ever makes a Rust reference to them: all access is by
 //! [`heddle_digest`], which moves bytes between registered memory and ordinary slices, or by atomic
 //! instructions.
 //!
-//! `unsafe` is in `region`, `file`, `guard`, `closer`, `threads` and `waker`; each block says why it
-//! is sound.
+//! `unsafe` is in `region`, `guard`, `closer`, `threads` and `waker`; each block says why it is sound.
 
 pub mod account;
 pub mod closer;
