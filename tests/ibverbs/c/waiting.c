@@ -6,12 +6,22 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
 
+/* The thread that waits, or 0 until it has begun. */
+static volatile pid_t waiter;
+
+static void begin(void)
+{
+	waiter = syscall(SYS_gettid);
+}
+
 static void *wait_for_completions(void *channel)
 {
+	begin();
 	struct ibv_cq *cq;
 	void *context;
 	int got = ibv_get_cq_event(channel, &cq, &context);
@@ -22,19 +32,43 @@ static void *wait_for_completions(void *channel)
 static void *wait_for_event(void *context)
 {
 	struct ibv_async_event event;
+	begin();
 	while (ibv_get_async_event(context, &event) == 0)
 		ibv_ack_async_event(&event);
 	return NULL;
 }
 
-/* Gives a thread time to reach its call: only the system knows when it sleeps there. */
+/* Returns true if the thread sleeps in the system call that waits for events. */
+static int sleeps(void)
+{
+	char path[64];
+	long call = -1;
+	if (!waiter)
+		return 0;
+	snprintf(path, sizeof path, "/proc/self/task/%d/syscall", waiter);
+	FILE *file = fopen(path, "r");
+	CHECK(file);
+	/* The kernel writes "running" for a thread that does not sleep. */
+	int known = fscanf(file, "%ld", &call) == 1;
+	fclose(file);
+	return known && (call == SYS_poll || call == SYS_read);
+}
+
 static void let_it_wait(void)
 {
-	usleep(100 * 1000);
+	while (!sleeps())
+		usleep(1000);
+}
+
+static void start(pthread_t *thread, void *(*body)(void *), void *argument)
+{
+	waiter = 0;
+	CHECK(pthread_create(thread, NULL, body, argument) == 0);
 }
 
 static void *wait_for_signal(void *channel)
 {
+	begin();
 	struct ibv_cq *cq;
 	void *context;
 	int got = ibv_get_cq_event(channel, &cq, &context);
@@ -61,7 +95,6 @@ static void interrupt(pthread_t thread)
 	CHECK(pthread_kill(thread, SIGUSR1) == 0);
 	while (!handled)
 		usleep(1000);
-	let_it_wait();
 }
 
 static void cancel(pthread_t thread)
@@ -88,27 +121,29 @@ int main(void)
 	CHECK(cq);
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
 	for (int i = 0; i < 3; i++) {
-		CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
+		start(&thread, wait_for_completions, channel);
 		let_it_wait();
 		cancel(thread);
-		CHECK(pthread_create(&thread, NULL, wait_for_event, context) == 0);
+		start(&thread, wait_for_event, context);
 		let_it_wait();
 		cancel(thread);
 	}
 
 	/* A handler with SA_RESTART leaves the wait as it is; any other ends it. */
 	handle(SA_RESTART);
-	CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
+	start(&thread, wait_for_completions, channel);
 	let_it_wait();
 	interrupt(thread);
+	let_it_wait();
 	cancel(thread);
 	handle(SA_RESTART);
-	CHECK(pthread_create(&thread, NULL, wait_for_event, context) == 0);
+	start(&thread, wait_for_event, context);
 	let_it_wait();
 	interrupt(thread);
+	let_it_wait();
 	cancel(thread);
 	handle(0);
-	CHECK(pthread_create(&thread, NULL, wait_for_signal, channel) == 0);
+	start(&thread, wait_for_signal, channel);
 	let_it_wait();
 	interrupt(thread);
 	void *ended;
@@ -116,11 +151,11 @@ int main(void)
 	CHECK(ended == (void *)1);
 
 	/* Cancel a thread before it waits. */
-	CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
+	start(&thread, wait_for_completions, channel);
 	cancel(thread);
 
 	/* Destroy a channel under a waiting thread; then other objects get its memory and descriptor. */
-	CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
+	start(&thread, wait_for_completions, channel);
 	let_it_wait();
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
 	CHECK(ibv_destroy_cq(cq) == 0);
