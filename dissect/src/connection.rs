@@ -176,7 +176,12 @@ impl Connection {
         let other = &mut self.halves[1 - side].stream;
         let acks = segment.flags.has(Flags::ACK);
         let after = if acks { other.acknowledged(segment.ack) } else { 0 };
-        let seen = self.halves[side].stream.segment(segment.seq, after, segment.payload);
+        let stream = &mut self.halves[side].stream;
+        let seen = stream.segment(segment.seq, after, segment.payload);
+        if segment.flags.has(Flags::FIN) {
+            let bytes = u32::try_from(segment.payload.len()).unwrap_or(0);
+            stream.finished(segment.seq.advance(bytes));
+        }
         // Make no items for connections of other protocols.
         if self.is_mpa() {
             let note = match seen {

@@ -50,6 +50,9 @@ pub(crate) struct Stream {
     pos: u64,
     /// The highest acknowledged position, counted as `pos` is.
     acked: u64,
+    /// The position of the FIN. An acknowledgment counts it like a byte (RFC 9293 section 3.4), but the
+    /// stream has no such byte.
+    fin: Option<u64>,
     /// Frames since that acknowledgment, while there is a gap.
     waited: u32,
     held: BTreeMap<u64, Held>,
@@ -67,7 +70,7 @@ impl Stream {
     /// Makes a stream whose first byte has the number `first`.
     pub(crate) fn new(first: SeqNumber) -> Stream {
         let held = BTreeMap::new();
-        Stream { first, next: first, pos: 0, acked: 0, waited: 0, held, bytes: 0 }
+        Stream { first, next: first, pos: 0, acked: 0, fin: None, waited: 0, held, bytes: 0 }
     }
 
     /// Returns the number of the first byte.
@@ -137,9 +140,21 @@ impl Stream {
         if ahead > HELD_MAX as u64 {
             return self.pos;
         }
-        let at = self.pos + ahead;
+        let at = self.without_fin(self.pos + ahead);
         self.acked = self.acked.max(at);
         at
+    }
+
+    /// Records that a segment whose bytes end before `seq` had a FIN.
+    pub(crate) fn finished(&mut self, seq: SeqNumber) {
+        let Ok(ahead) = u64::try_from(seq.distance(self.next)) else { return };
+        self.fin = Some(self.pos + ahead);
+        // The capture may have the acknowledgment before the FIN.
+        self.acked = self.without_fin(self.acked);
+    }
+
+    fn without_fin(&self, at: u64) -> u64 {
+        self.fin.filter(|&fin| at == fin + 1).unwrap_or(at)
     }
 
     /// Counts a frame of the connection, of either direction.
@@ -148,10 +163,10 @@ impl Stream {
         self.waited = if waits { self.waited.saturating_add(1) } else { 0 };
     }
 
-    /// Returns true if `seq` is the number of the first byte that has not come.
+    /// Returns true if `seq` is the number of the first byte that has not come, or follows the FIN.
     pub(crate) fn is_next(&self, seq: SeqNumber) -> bool {
-        let there = self.edge() - self.pos;
-        u64::try_from(seq.distance(self.next)) == Ok(there)
+        let ahead = u64::try_from(seq.distance(self.next));
+        ahead.is_ok_and(|ahead| self.without_fin(self.pos + ahead) == self.edge())
     }
 
     /// Returns the position in the stream at which [`Stream::take`] goes on.
@@ -259,6 +274,27 @@ mod tests {
         assert_eq!(s.skip(false), Some(8));
         assert_eq!(all(&mut s), b"ij");
         assert_eq!(s.skip(true), None);
+    }
+
+    #[test]
+    fn test_stream_counts_acknowledged_fin_as_no_byte() {
+        for fin_first in [true, false] {
+            let mut s = Stream::new(FIRST);
+            s.segment(at(0), 0, b"abcd");
+            assert_eq!(all(&mut s), b"abcd");
+            if fin_first {
+                s.finished(at(4));
+                assert_eq!(s.acknowledged(at(5)), 4);
+            } else {
+                // The acknowledgment stands before the FIN in the capture.
+                assert_eq!(s.acknowledged(at(5)), 5);
+                s.finished(at(4));
+            }
+            assert_eq!(s.skip(true), None);
+            assert!(s.is_next(at(4)) && s.is_next(at(5)) && !s.is_next(at(6)));
+            assert_eq!(s.acknowledged(at(7)), 7);
+            assert_eq!(s.skip(true), Some(3));
+        }
     }
 
     #[test]

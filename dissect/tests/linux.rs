@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use heddle_dissect::{ChunkName, Decoder, Item, Memory, Rpc, Summary, What};
+use heddle_dissect::{ChunkName, Decoder, Item, Memory, Rpc, Summary, Tcp, What};
 use pcap_file::pcap::PcapReader;
 
 fn data(file: &str) -> PathBuf {
@@ -135,6 +135,12 @@ fn test_decoder_counts_as_many_siw_messages_as_tshark() {
         let file = data("siw").join(file).with_extension("pcap");
         let (items, summary) = decode(&file);
         assert_eq!((summary.connections, summary.verdicts), (1, 0), "{}", file.display());
+        // Both sides close in order, and the capture lacks nothing.
+        let tcp = |wanted: fn(&Tcp) -> bool| {
+            items.iter().filter(|i| matches!(&i.what, What::Tcp(t) if wanted(t))).count()
+        };
+        assert_eq!(tcp(|t| matches!(t, Tcp::Fin)), 2, "{}", file.display());
+        assert_eq!(tcp(|t| matches!(t, Tcp::Gap { .. })), 0, "{}", file.display());
         let mut ours = BTreeMap::new();
         for item in &items {
             if let What::Rdma(rdma) = &item.what {
