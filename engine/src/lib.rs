@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use heddle_base::{Histogram, Instant};
 use heddle_mr::{Memory, MrTable, Pins};
-use heddle_types::{ConnId, PostError, QpState, RecvWr, RnicError, SendWr};
+use heddle_types::{ConnId, ConnectedState, PostError, RecvWr, RnicError, SendWr};
 
 mod completions;
 mod posted;
@@ -70,7 +70,7 @@ pub trait QueuePair: Debug {
     fn retired(&self) -> Retired;
 
     /// Returns the state of the queue pair's state machine.
-    fn state(&self) -> QpState;
+    fn state(&self) -> ConnectedState;
 }
 
 /// An order, as far as the queue pair of a connection is concerned.

@@ -5,7 +5,7 @@
 
 use heddle_iwarp::mpa::decode::Framing;
 use heddle_iwarp::{PlacedFpdu, QpConfig, QpContext, QpEvent};
-use heddle_types::{Cqe, QpState, RecvWr, SendWr};
+use heddle_types::{ConnectedState, Cqe, RecvWr, SendWr};
 
 use crate::Seeds;
 use crate::stream::{BASE, PD, Peer, Place, QPN, framed, record, records, transmit, what};
@@ -95,7 +95,7 @@ pub fn run(data: &[u8]) -> bool {
     assert_eq!(seen(&mut qp), seen(&mut other));
     assert_eq!((qp.state(), qp.rx_next()), (other.state(), other.rx_next()));
     assert_eq!(qp.counters(), other.counters());
-    if sends && qp.state() == QpState::Rts {
+    if sends && qp.state() == ConnectedState::Rts {
         assert!(place.mem.snapshot() == reference.mem.snapshot());
     }
     place.check();
@@ -118,7 +118,7 @@ pub fn seeds() -> Seeds {
             offset += wire.len() as u64;
             end.handle_stream(&place.env(), &wire[..]);
         }
-        assert!(end.state() == QpState::Rts);
+        assert!(end.state() == ConnectedState::Rts);
         all
     };
     let early = what::EARLY;

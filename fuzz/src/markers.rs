@@ -5,7 +5,7 @@
 use heddle_base::StreamPos;
 use heddle_iwarp::mpa::decode::{CrcVerdict, Framing, decode};
 use heddle_iwarp::{QpConfig, QpContext};
-use heddle_types::{QpState, RecvWr};
+use heddle_types::{ConnectedState, RecvWr};
 
 use crate::Seeds;
 use crate::stream::{PD, Place, QPN, offset, record, records, what};
@@ -54,7 +54,7 @@ pub fn run(data: &[u8]) -> bool {
         n + d.wire_len
     });
     let next = found.next();
-    if qp.state() == QpState::Rts {
+    if qp.state() == ConnectedState::Rts {
         assert!(next.is_none(), "an FPDU that was not taken");
         assert_eq!((good, found.rest().len()), (taken, wire.len() - taken));
     } else if c.rx_terminates == 0 {

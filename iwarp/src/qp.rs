@@ -77,7 +77,7 @@ use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
 use heddle_engine::Completions;
 use heddle_types::{
-    Cut, Limits, Pd, PostError, QpState, Qpn, RecvWr, SendWr,
+    ConnectedState, Cut, Limits, Pd, PostError, Qpn, RecvWr, SendWr,
     mpa::RtrConfig,
     wr::{MAX_INLINE, MAX_SGES, recv_len, send_len},
 };
@@ -92,7 +92,7 @@ use tx::Sending;
 #[derive(Debug)]
 pub struct QpContext {
     // The fields that every FPDU touches come first.
-    state: QpState,
+    state: ConnectedState,
     crc: bool,
     send_markers: bool,
     recv_markers: bool,
@@ -147,7 +147,7 @@ impl QpContext {
     #[expect(clippy::cast_possible_truncation, reason = "less than 512")]
     pub fn new(config: &QpConfig) -> QpContext {
         QpContext {
-            state: QpState::Rts,
+            state: ConnectedState::Rts,
             crc: config.crc,
             send_markers: config.send_markers,
             recv_markers: config.recv_markers,
@@ -197,7 +197,7 @@ impl QpContext {
         if self.sq.is_full() {
             return Err(PostError::Full);
         }
-        if self.state != QpState::Rts {
+        if self.state != ConnectedState::Rts {
             return self.post_late(*wr);
         }
         self.sq.push(wr, send_len(wr, &self.limits()));
@@ -208,7 +208,7 @@ impl QpContext {
     // call.
     #[cold]
     fn post_late(&mut self, wr: SendWr<'_>) -> Result<(), PostError> {
-        if self.state == QpState::Closing {
+        if self.state == ConnectedState::Closing {
             self.sq.push(&wr, Err(PostError::Closing));
             self.pass_refused();
             self.complete_sends();
@@ -298,7 +298,7 @@ impl QpContext {
             end.terminate = None;
             end.gone = true;
         }
-        self.state = QpState::Error;
+        self.state = ConnectedState::Error;
         self.flush_sends();
     }
 
@@ -327,7 +327,7 @@ impl QpContext {
     }
 
     /// Returns the state of the queue pair.
-    pub const fn state(&self) -> QpState {
+    pub const fn state(&self) -> ConnectedState {
         self.state
     }
 

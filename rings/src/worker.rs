@@ -253,14 +253,14 @@ impl WorkerQp {
     }
 
     /// Shows the application the state of its connection.
-    pub fn tell_state(&self, state: heddle_types::QpState) {
+    pub fn tell_state(&self, state: heddle_types::ConnectedState) {
         self.set(
             at::PHASE,
             match state {
-                heddle_types::QpState::Rts => phase::RTS,
-                heddle_types::QpState::Closing => phase::CLOSING,
-                heddle_types::QpState::Terminate => phase::TERMINATE,
-                heddle_types::QpState::Error => phase::ERROR,
+                heddle_types::ConnectedState::Rts => phase::RTS,
+                heddle_types::ConnectedState::Closing => phase::CLOSING,
+                heddle_types::ConnectedState::Terminate => phase::TERMINATE,
+                heddle_types::ConnectedState::Error => phase::ERROR,
             },
         );
     }

@@ -39,7 +39,7 @@ pub use mr::{Bind, BindError, MrError, MrFault};
 pub use number::{Pd, Qpn, Stag};
 pub use params::{AcceptTerms, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
 pub use protocol::{DialogueError, ParamsError, Protocol};
-pub use qp::QpState;
+pub use qp::ConnectedState;
 pub use request::{Request, RequestError};
 pub use term_code::TermCode;
 pub use terminate::TerminatePayload;

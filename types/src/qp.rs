@@ -1,9 +1,10 @@
 //! The states of a queue pair.
 
-/// States, named as in the iWARP verbs. The owner makes a QP when the MPA start-up is done, so the
-/// QP begins in [`QpState::Rts`].
+/// The state of a queue pair while an engine runs it, named as in the iWARP verbs. The manager gives
+/// an engine a queue pair when the start-up is done, so it begins in [`ConnectedState::Rts`]. An
+/// application also sees the states before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpState {
+pub enum ConnectedState {
     /// Ready to send.
     Rts,
     /// The application has closed; the QP still sends the requests posted before.
@@ -15,9 +16,9 @@ pub enum QpState {
     Error,
 }
 
-impl QpState {
+impl ConnectedState {
     /// Returns true if the QP still sends and receives messages.
     pub const fn is_live(self) -> bool {
-        matches!(self, QpState::Rts | QpState::Closing)
+        matches!(self, ConnectedState::Rts | ConnectedState::Closing)
     }
 }

@@ -307,7 +307,7 @@ fn test_disconnect_takes_effect_after_requests_posted_before_it() {
     post_write(&qp, 200).unwrap();
     b.worker.poll();
     assert!(cq.poll().is_none(), "its turn comes behind the others");
-    assert_eq!(b.worker.engine.qp(conn).unwrap().state(), heddle_types::QpState::Closing);
+    assert_eq!(b.worker.engine.qp(conn).unwrap().state(), heddle_types::ConnectedState::Closing);
 }
 
 /// The application goes on posting while the worker takes requests: the Send, and the receives

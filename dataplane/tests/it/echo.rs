@@ -24,8 +24,8 @@ use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_mr::{Memory as Registered, MrTable, Pins};
 use heddle_rings::worker::WorkerQp;
 use heddle_types::{
-    Access, ConnId, Cqe, CqeOp, CqeStatus, Data, PostError, QpState, Queue, RecvWr, RnicError,
-    SendOp, SendWr, Sge,
+    Access, ConnId, ConnectedState, Cqe, CqeOp, CqeStatus, Data, PostError, Queue, RecvWr,
+    RnicError, SendOp, SendWr, Sge,
 };
 use heddle_verbs::{Cq, Device, DeviceError, Mr, Qp, QpInit};
 
@@ -57,7 +57,7 @@ struct Posted {
 struct EchoQp {
     qp: QpInfo,
     conn: ConnId,
-    state: QpState,
+    state: ConnectedState,
     sends: VecDeque<Posted>,
     recvs: VecDeque<Posted>,
     cq: Completions,
@@ -93,7 +93,7 @@ impl EchoQp {
 
     fn fail(&mut self, status: CqeStatus) {
         self.complete(Queue::Sq, status, 0);
-        self.state = QpState::Error;
+        self.state = ConnectedState::Error;
         while !self.sends.is_empty() {
             self.complete(Queue::Sq, CqeStatus::Flushed, 0);
         }
@@ -127,7 +127,7 @@ impl QueuePair for EchoQp {
         self.done
     }
 
-    fn state(&self) -> QpState {
+    fn state(&self) -> ConnectedState {
         self.state
     }
 }
@@ -194,7 +194,7 @@ impl Echo {
         posted: &Untaken<'_, EchoQp>,
         (number, payload): (u16, &[u8]),
     ) -> Option<Kind> {
-        if qp.state == QpState::Error || number > qp.next {
+        if qp.state == ConnectedState::Error || number > qp.next {
             return None;
         }
         if number < qp.next {
@@ -415,7 +415,7 @@ impl Engine for Echo {
     }
 
     fn enter(&mut self, conn: ConnId, qp: QpInfo) -> Result<(), RnicError> {
-        let (state, done) = (QpState::Rts, Retired { sq: 0, rq: 0 });
+        let (state, done) = (ConnectedState::Rts, Retired { sq: 0, rq: 0 });
         let (sends, recvs, cq) = <(VecDeque<_>, VecDeque<_>, Completions)>::default();
         let (next, due, in_flight) = (0, None, false);
         let qp = EchoQp { qp, conn, state, sends, recvs, cq, done, next, due, in_flight };

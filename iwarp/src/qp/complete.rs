@@ -5,7 +5,7 @@ use super::event::QpEvent;
 use super::queues::{Progress, Wqe, WqeOp};
 use heddle_base::StreamPos;
 use heddle_engine::{Completions, Retired};
-use heddle_types::{Cqe, CqeOp, CqeStatus, QpState, Queue, Stag};
+use heddle_types::{ConnectedState, Cqe, CqeOp, CqeStatus, Queue, Stag};
 
 /// The data that the completion of a receive buffer reports.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,7 +122,7 @@ impl QpContext {
             self.report_send(status);
         }
         self.retire_silent();
-        if self.state == QpState::Closing {
+        if self.state == ConnectedState::Closing {
             self.check_drained();
         }
     }

@@ -20,7 +20,7 @@ use super::stream::{Stream, place_each};
 use super::{QpContext, QpEnv};
 use heddle_base::{Chunks, Sum};
 use heddle_mr::{MemRange, Memory};
-use heddle_types::{AtomicOp, QpState};
+use heddle_types::{AtomicOp, ConnectedState};
 
 /// An FPDU as its receiver reads it. The bytes are those of the head; the payload, unless the head
 /// contains it, follows in registered memory.
@@ -101,7 +101,7 @@ impl QpContext {
     /// CRC wants it computed and compared, which takes a stream.
     pub fn can_hand_over(&self) -> bool {
         let plain = !self.crc && !self.send_markers && !self.recv_markers;
-        plain && self.state == QpState::Rts && !self.peer_closed
+        plain && self.state == ConnectedState::Rts && !self.peer_closed
     }
 
     /// Starts to hand FPDUs over. The caller has made sure that the peer has taken every byte of

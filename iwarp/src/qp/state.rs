@@ -1,6 +1,6 @@
 //! How the state of a QP in FPDU mode changes.
 
-use heddle_types::QpState;
+use heddle_types::ConnectedState;
 
 /// The events that can change the state of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,18 +16,24 @@ pub(super) enum Transition {
 }
 
 /// The only transition function; `None` means that the event changes nothing in this state.
-pub(super) const fn next(state: QpState, on: Transition) -> Option<QpState> {
+pub(super) const fn next(state: ConnectedState, on: Transition) -> Option<ConnectedState> {
     match (state, on) {
-        (QpState::Rts, Transition::Close) => Some(QpState::Closing),
-        (QpState::Rts | QpState::Closing, Transition::Fault) => Some(QpState::Terminate),
-        (QpState::Rts | QpState::Closing, Transition::RemoteTerminate)
-        | (QpState::Rts | QpState::Closing | QpState::Terminate, Transition::Abort) => {
-            Some(QpState::Error)
+        (ConnectedState::Rts, Transition::Close) => Some(ConnectedState::Closing),
+        (ConnectedState::Rts | ConnectedState::Closing, Transition::Fault) => {
+            Some(ConnectedState::Terminate)
         }
-        (QpState::Closing | QpState::Terminate | QpState::Error, Transition::Close)
-        | (QpState::Terminate | QpState::Error, Transition::Fault)
-        | (QpState::Terminate | QpState::Error, Transition::RemoteTerminate)
-        | (QpState::Error, Transition::Abort) => None,
+        (ConnectedState::Rts | ConnectedState::Closing, Transition::RemoteTerminate)
+        | (
+            ConnectedState::Rts | ConnectedState::Closing | ConnectedState::Terminate,
+            Transition::Abort,
+        ) => Some(ConnectedState::Error),
+        (
+            ConnectedState::Closing | ConnectedState::Terminate | ConnectedState::Error,
+            Transition::Close,
+        )
+        | (ConnectedState::Terminate | ConnectedState::Error, Transition::Fault)
+        | (ConnectedState::Terminate | ConnectedState::Error, Transition::RemoteTerminate)
+        | (ConnectedState::Error, Transition::Abort) => None,
     }
 }
 
@@ -38,7 +44,7 @@ mod tests {
     /// Every state × every event; a change of this table is a change of the protocol.
     #[test]
     fn test_queue_pair_state_matches_table_for_every_state_and_event() {
-        use QpState::{Closing, Error, Rts, Terminate};
+        use ConnectedState::{Closing, Error, Rts, Terminate};
         let table = [
             (Rts, [Some(Closing), Some(Terminate), Some(Error), Some(Error)]),
             (Closing, [None, Some(Terminate), Some(Error), Some(Error)]),

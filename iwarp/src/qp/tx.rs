@@ -25,7 +25,7 @@ use crate::rdmap::{
     Opcode, READ_REQUEST_LEN, ReadRequest,
 };
 use heddle_mr::{MemRange, Memory};
-use heddle_types::{Access, AtomicOp, CqeStatus, PostError, QpState, Queue, Sge, Stag};
+use heddle_types::{Access, AtomicOp, ConnectedState, CqeStatus, PostError, Queue, Sge, Stag};
 
 /// The message of which the QP is making segments.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ impl QpContext {
     ) -> bool {
         if !self.state.is_live() || self.hold || self.drained {
             return match self.state {
-                QpState::Terminate => self.transmit_terminate(env, out),
+                ConnectedState::Terminate => self.transmit_terminate(env, out),
                 _ => self.transmit_rtr(env, out),
             };
         }
@@ -109,7 +109,7 @@ impl QpContext {
     /// snapshots have room, or carry out a request that [sends nothing](heddle_types::SendOp::is_local).
     #[inline]
     pub fn has_transmit(&self) -> bool {
-        if self.state == QpState::Terminate {
+        if self.state == ConnectedState::Terminate {
             return self.end.as_ref().is_some_and(|e| e.terminate.is_some());
         }
         if self.hold {
@@ -320,7 +320,7 @@ impl QpContext {
     /// soon as all before them are.
     #[inline]
     pub(super) fn pass_refused(&mut self) {
-        if self.state != QpState::Closing {
+        if self.state != ConnectedState::Closing {
             return;
         }
         while !matches!(self.sending, Some(Sending::Request { .. }))

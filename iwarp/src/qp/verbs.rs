@@ -2,7 +2,7 @@
 
 use super::QpContext;
 use heddle_engine::{QueuePair, Retired, SharedReceives};
-use heddle_types::{PostError, QpState, RecvWr, SendWr};
+use heddle_types::{ConnectedState, PostError, RecvWr, SendWr};
 
 impl QueuePair for QpContext {
     #[inline(always)]
@@ -25,7 +25,7 @@ impl QueuePair for QpContext {
     }
 
     #[inline]
-    fn state(&self) -> QpState {
+    fn state(&self) -> ConnectedState {
         QpContext::state(self)
     }
 }

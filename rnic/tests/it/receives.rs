@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::sim::{LinkConfig, PD, PORT, Pace, Pair, TO_BASE, pattern};
 use heddle_engine::POST_TURN;
 use heddle_iwarp::QpConfig;
-use heddle_types::{Access, ConnId, CqeStatus, QpState, RecvWr, SendWr, Sge};
+use heddle_types::{Access, ConnId, ConnectedState, CqeStatus, RecvWr, SendWr, Sge};
 
 /// Bytes of a receive and of the message for it.
 const LEN: usize = 16;
@@ -56,11 +56,11 @@ fn use_all(count: usize, pace: Pace, link: LinkConfig) {
         done.enumerate().all(|(n, (_, c))| (c.wr_id, c.status) == (n as u64, CqeStatus::Success))
     );
     assert!(p.hosts[1].mem.read(0, count * LEN) == data);
-    assert_eq!(p.hosts[1].rnic.qp(b).unwrap().state(), QpState::Rts);
+    assert_eq!(p.hosts[1].rnic.qp(b).unwrap().state(), ConnectedState::Rts);
     // A message for a receive that was never posted still finds none.
     p.hosts[0].post_send(a, &SendWr::send(0, &[])).unwrap();
     p.run(Duration::from_secs(10), |p| {
-        p.hosts[1].rnic.qp(b).is_none_or(|qp| qp.state() != QpState::Rts)
+        p.hosts[1].rnic.qp(b).is_none_or(|qp| qp.state() != ConnectedState::Rts)
     });
     assert_eq!(p.hosts[1].rnic.qp_counters().err_no_buffer, 1);
 }

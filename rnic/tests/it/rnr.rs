@@ -14,7 +14,8 @@ use heddle_iwarp::{QpConfig, QpEvent, Side};
 use heddle_mr::MrAttr;
 use heddle_rnic::{Event, RnicConfig};
 use heddle_types::{
-    Access, CloseReason, ConnId, CqeStatus, QpState, RecvWr, SendWr, Sge, TermCode, wr::MAX_SGES,
+    Access, CloseReason, ConnId, ConnectedState, CqeStatus, RecvWr, SendWr, Sge, TermCode,
+    wr::MAX_SGES,
 };
 
 const WAIT: Duration = Duration::from_secs(2);
@@ -96,8 +97,8 @@ impl Harness {
     }
 
     fn runs(&self) -> bool {
-        let runs = |id| self.p.rnic(0).qp(id).is_some_and(|q| q.state() == QpState::Rts);
-        let far = self.p.rnic(1).qp(self.b).is_some_and(|q| q.state() == QpState::Rts);
+        let runs = |id| self.p.rnic(0).qp(id).is_some_and(|q| q.state() == ConnectedState::Rts);
+        let far = self.p.rnic(1).qp(self.b).is_some_and(|q| q.state() == ConnectedState::Rts);
         runs(self.a) && far
     }
 

@@ -7,7 +7,7 @@ use crate::sim::{LinkConfig, PD, PORT, Pace, Pair, TO_BASE};
 use heddle_base::StreamPos;
 use heddle_iwarp::{QpConfig, QpEvent, Role, Side};
 use heddle_rnic::{Event, FpduMode};
-use heddle_types::{Access, ConnId, QpState, SendWr, Sge, Stag, TermCode};
+use heddle_types::{Access, ConnId, ConnectedState, SendWr, Sge, Stag, TermCode};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn test_terminate_of_the_peer_ends_the_connection_and_is_not_answered() {
     assert_eq!(got, [0; 0]);
     // The owner can still ask for the reason.
     let qp = run.pair.hosts[1].rnic.qp(run.conns[1]).unwrap();
-    assert_eq!((qp.state(), qp.tx_end()), (QpState::Error, StreamPos::START));
+    assert_eq!((qp.state(), qp.tx_end()), (ConnectedState::Error, StreamPos::START));
     let terminate = qp.received_terminate().unwrap();
     assert_eq!((terminate.code, terminate.segment_len), (code, Some(14)));
     assert_eq!(terminate.ddp.unwrap().as_bytes(), NOTHING);

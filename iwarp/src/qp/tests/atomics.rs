@@ -178,7 +178,7 @@ fn test_stream_ends_if_region_is_unregistered_before_atomic_runs() {
     p.deliver(1, usize::MAX);
     p.nodes[1].mrs.deregister(stag).unwrap();
     p.run();
-    assert_eq!(p.nodes[1].qp.state(), QpState::Terminate);
+    assert_eq!(p.nodes[1].qp.state(), ConnectedState::Terminate);
     assert_eq!(word(&p.nodes[1], AT), 1);
     let done = completions(&mut p.a().qp);
     assert!(matches!(done[0].status, CqeStatus::RemoteAccess(_)), "{:?}", done[0].status);

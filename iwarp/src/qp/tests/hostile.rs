@@ -101,7 +101,7 @@ impl Target {
     fn accepts(&mut self, segment: &[u8]) {
         let before = self.qp.counters().rx_fpdus;
         self.feed(segment);
-        assert_eq!(self.qp.state(), QpState::Rts);
+        assert_eq!(self.qp.state(), ConnectedState::Rts);
         assert_eq!(self.qp.counters().rx_fpdus, before + 1);
     }
 
@@ -172,7 +172,7 @@ impl Target {
         posted: &[u64],
         special: &[(u64, CqeStatus)],
     ) {
-        assert_eq!(self.qp.state(), QpState::Terminate);
+        assert_eq!(self.qp.state(), ConnectedState::Terminate);
         let mut errors = Vec::new();
         self.qp.counters().for_each(|name, _, v| {
             if name.starts_with("err_") && v > 0 {

@@ -210,7 +210,7 @@ fn test_stag_can_be_registered_again_after_peer_invalidated_it() {
         b.p.recv(0, 6, []);
         b.p.send(1, 6, op, []);
         b.p.run();
-        assert_ne!(b.p.nodes[0].qp.state(), QpState::Rts);
+        assert_ne!(b.p.nodes[0].qp.state(), ConnectedState::Rts);
         let n = &b.p.nodes[0];
         let check = n.mrs.check(n.qp.pd(), n.qp.qpn(), base.with_key(2), 0, 1, rights);
         assert!(check.is_ok(), "a stale key took the new one away");

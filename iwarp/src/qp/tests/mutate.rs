@@ -89,7 +89,7 @@ proptest! {
         let q = &mut p.nodes[1].qp;
         let code = TermCode::MPA_CRC;
         let ended = events(q).contains(&QpEvent::Terminated { by: Side::Local, code });
-        prop_assert!(ended || q.state() == QpState::Rts);
+        prop_assert!(ended || q.state() == ConnectedState::Rts);
         prop_assert!(ended || changed.iter().any(|b| *b < 16), "only a length can hide it");
     }
 

@@ -174,11 +174,11 @@ fn test_stream_that_uses_up_its_reads_takes_none_from_another() {
     let asked = p.nodes[1].inbox[..2 * fpdu_len(46)].to_vec();
     p.deliver(1, usize::MAX);
     assert_eq!(p.nodes[1].qp.counters().err_no_buffer, 1);
-    assert_eq!(p.nodes[1].qp.state(), QpState::Terminate);
+    assert_eq!(p.nodes[1].qp.state(), ConnectedState::Terminate);
     // A second stream, of the same protection domain.
     let b = &p.nodes[1];
     let mut other = QpContext::new(&QpConfig { qpn: Qpn(9), pd: b.qp.pd(), ..c.qp });
     let env = QpEnv { mem: &b.mem, mrs: &b.mrs, snapshots_full: false, posted: None };
     assert_eq!(other.handle_stream(&env, &asked[..]), asked.len());
-    assert_eq!((other.state(), other.counters().rx_read_requests), (QpState::Rts, 2));
+    assert_eq!((other.state(), other.counters().rx_read_requests), (ConnectedState::Rts, 2));
 }

@@ -102,7 +102,7 @@ impl Node {
             assert_eq!(self.qp.tx_end() - before, u64::from(f.len()));
             let most = fpdu_len(mulpdu.min(MAX_MULPDU));
             let most = if self.qp.send_markers { marked_len(most, 0) } else { most };
-            assert!(f.len() as usize <= most || self.qp.state() != QpState::Rts);
+            assert!(f.len() as usize <= most || self.qp.state() != ConnectedState::Rts);
             let at = out.len();
             out.resize(at + f.len() as usize, 0);
             assert_eq!(f.copy_to(&self.mem, 0, &mut out[at..]), f.len() as usize);
@@ -237,7 +237,7 @@ impl Pair {
     /// Checks that nothing went wrong on either side.
     pub(super) fn check_healthy(&self) {
         for n in &self.nodes {
-            assert_eq!(n.qp.state(), QpState::Rts);
+            assert_eq!(n.qp.state(), ConnectedState::Rts);
             assert!(n.inbox.is_empty());
             n.qp.counters().for_each(|name, _, v| {
                 assert!(!name.starts_with("err_") || v == 0, "{name} = {v}");

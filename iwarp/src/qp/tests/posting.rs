@@ -110,7 +110,7 @@ fn test_malformed_request_completes_in_order_and_reports_its_fault() {
         p.nodes[0].qp.post_send(&SendWr::send(6, &[])).unwrap();
         p.transmit(0, 2);
         assert!(statuses(&mut p.a().qp).is_empty(), "{why:?}");
-        assert_eq!(p.nodes[0].qp.state(), QpState::Rts);
+        assert_eq!(p.nodes[0].qp.state(), ConnectedState::Rts);
         p.transmit(0, 9);
         p.run();
         let done = statuses(&mut p.a().qp);
@@ -141,7 +141,7 @@ fn test_malformed_receive_ends_the_stream_when_a_message_arrives_for_it() {
     p.run();
     let why = CqeStatus::LocalQpOperation(PostError::TooManySges);
     assert_eq!(statuses(&mut p.b().qp), [(2, why), (3, CqeStatus::Flushed)]);
-    assert_eq!(p.nodes[1].qp.state(), QpState::Terminate);
+    assert_eq!(p.nodes[1].qp.state(), ConnectedState::Terminate);
 }
 
 /// A request refused because of the close, posted while a Read Response is being sent, does not end
@@ -160,7 +160,7 @@ fn test_late_request_while_closing_does_not_wait_for_a_read_response() {
     let late = CqeStatus::LocalQpOperation(PostError::Closing);
     assert_eq!(statuses(&mut p.a().qp), [(5, late)]);
     p.run();
-    assert_eq!(p.nodes[0].qp.state(), QpState::Closing);
+    assert_eq!(p.nodes[0].qp.state(), ConnectedState::Closing);
     assert_eq!(statuses(&mut p.b().qp), [(4, CqeStatus::Success)]);
 }
 

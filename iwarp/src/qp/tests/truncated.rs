@@ -31,7 +31,7 @@ fn check(p: &mut Pair, i: usize, cut: Option<Cut>, what: &str) {
     let qp = &mut p.nodes[i].qp;
     let want: Vec<_> = cut.map(QpEvent::Truncated).into_iter().collect();
     assert_eq!(events(qp), want, "{what}");
-    let state = if cut.is_some() { QpState::Error } else { QpState::Rts };
+    let state = if cut.is_some() { ConnectedState::Error } else { ConnectedState::Rts };
     assert_eq!(qp.state(), state, "{what}");
     assert!(completions(qp).iter().all(|c| c.status == CqeStatus::Flushed), "{what}");
     assert!(!qp.has_transmit(), "{what}: no word about it");
@@ -89,7 +89,10 @@ fn test_responder_flushes_requests_if_peer_closes_before_its_first_fpdu() {
         p.nodes[1].qp.handle_peer_closed(false);
         if !early {
             let qp = &mut p.b().qp;
-            assert_eq!((qp.state(), events(qp), completions(qp).len()), (QpState::Rts, vec![], 1));
+            assert_eq!(
+                (qp.state(), events(qp), completions(qp).len()),
+                (ConnectedState::Rts, vec![], 1)
+            );
             p.send(1, 2, SEND, []);
             p.nodes[1].qp.close();
         }
@@ -108,7 +111,7 @@ fn test_responder_flushes_requests_if_peer_closes_before_its_first_fpdu() {
     let mut p = Pair::new(PairConfig { rtr, ..PairConfig::default() });
     p.send(0, 2, SEND, []);
     p.nodes[0].qp.handle_peer_closed(false);
-    assert_eq!((events(&mut p.a().qp), p.nodes[0].qp.state()), (vec![], QpState::Rts));
+    assert_eq!((events(&mut p.a().qp), p.nodes[0].qp.state()), (vec![], ConnectedState::Rts));
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn test_responses_and_sends_take_turns() {
     // No message begins before the one under way has ended.
     assert!(order.windows(2).all(|w| w[0].1 || w[0].0 == w[1].0));
     p.run();
-    p.nodes.iter().for_each(|n| assert_eq!(n.qp.state(), QpState::Rts));
+    p.nodes.iter().for_each(|n| assert_eq!(n.qp.state(), ConnectedState::Rts));
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn test_terminate_reaches_the_peer_and_fails_its_request() {
     assert_eq!(events(&mut p.b().qp), [QpEvent::Terminated { by: Side::Local, code }]);
     let remote = QpEvent::Terminated { by: Side::Remote, code };
     assert_eq!(events(&mut p.a().qp).last(), Some(&remote));
-    assert_eq!(p.nodes[0].qp.state(), QpState::Error);
+    assert_eq!(p.nodes[0].qp.state(), ConnectedState::Error);
     assert_eq!(completions(&mut p.b().qp)[0].status, CqeStatus::Flushed);
     // The Terminate names the Write; the Read before it was accepted but never answered.
     let done = statuses(&mut p.a().qp);
@@ -270,7 +270,7 @@ fn test_closing_queue_pair_sends_the_rest_and_reports_drained_once() {
     read(&mut p, 1, 5000);
     write(&mut p, 2, 5000);
     p.nodes[0].qp.close();
-    assert_eq!(p.nodes[0].qp.state(), QpState::Closing);
+    assert_eq!(p.nodes[0].qp.state(), ConnectedState::Closing);
     // The QP refuses requests posted after the close, but not ahead of the requests before the
     // close.
     p.nodes[0].qp.post_send(&SendWr::send(3, &[])).unwrap();
@@ -314,12 +314,12 @@ fn test_peer_close_flushes_receives_but_lets_sending_go_on() {
     write(&mut p, 3, 100);
     p.run();
     assert_eq!(ids(&completions(&mut p.a().qp)), [3]);
-    assert_eq!(p.nodes[0].qp.state(), QpState::Rts);
+    assert_eq!(p.nodes[0].qp.state(), ConnectedState::Rts);
     // A Read could never be answered now.
     read(&mut p, 4, 100);
     p.transmit(0, 1);
     assert_eq!(completions(&mut p.a().qp)[0].status, CqeStatus::Flushed);
-    assert_eq!(p.nodes[0].qp.state(), QpState::Terminate);
+    assert_eq!(p.nodes[0].qp.state(), ConnectedState::Terminate);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn test_abort_flushes_requests_in_order_and_keeps_completed_ones() {
     }
     p.nodes[0].qp.abort();
     p.nodes[0].qp.close();
-    assert_eq!(p.nodes[0].qp.state(), QpState::Error);
+    assert_eq!(p.nodes[0].qp.state(), ConnectedState::Error);
 }
 
 /// Completions never outgrow the room set aside for them.

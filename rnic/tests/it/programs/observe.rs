@@ -2,7 +2,7 @@
 
 use heddle_iwarp::{QpEvent, Side, rdmap::Terminate};
 use heddle_rnic::Event;
-use heddle_types::{CloseReason, ConnId, Cqe, CqeOp, CqeStatus, PostError, QpState, Queue};
+use heddle_types::{CloseReason, ConnId, ConnectedState, Cqe, CqeOp, CqeStatus, PostError, Queue};
 
 use crate::programs::derived::{Derived, Phase};
 use crate::programs::memory::Look;
@@ -117,8 +117,9 @@ impl World {
         for (s, stream) in self.streams.iter_mut().enumerate() {
             for me in 0..2 {
                 let qp = self.pair.rnic(me).qp(stream.ids[me]);
-                let lives =
-                    qp.is_some_and(|q| matches!(q.state(), QpState::Rts | QpState::Closing));
+                let lives = qp.is_some_and(|q| {
+                    matches!(q.state(), ConnectedState::Rts | ConnectedState::Closing)
+                });
                 if !lives && stream.ends[me].over.is_none() {
                     stream.ends[me].over = Some(self.now);
                     self.stores[me].cap(2 * s + 1 - me, self.now);

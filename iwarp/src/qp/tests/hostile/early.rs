@@ -129,7 +129,7 @@ fn test_segment_that_may_not_be_placed_early_leaves_no_trace() {
     bad[at[2] - 4..].copy_from_slice(&crc);
     assert_eq!(t.place(&bad[at[1]..], at[1]), None);
     assert_eq!(t.mem.snapshot(), before);
-    assert_eq!((t.qp.state(), t.qp.counters().rx_fpdus), (QpState::Rts, 0));
+    assert_eq!((t.qp.state(), t.qp.counters().rx_fpdus), (ConnectedState::Rts, 0));
     // The QP places the segments just within these limits.
     for s in [
         write(all, TO + 992, 8),
@@ -298,7 +298,7 @@ fn test_marker_pointing_into_another_fpdu_ends_the_stream_in_its_turn() {
     assert_eq!(t.feed_raw(&bytes[..472]), 0);
     t.deliver(472, &fpdu);
     let c = t.qp.counters();
-    assert_eq!((c.err_marker, c.rx_fpdus, t.qp.state()), (1, 0, QpState::Terminate));
+    assert_eq!((c.err_marker, c.rx_fpdus, t.qp.state()), (1, 0, ConnectedState::Terminate));
     let sent = t.transmit();
     assert_eq!((sent.len(), &sent[0][20..24]), (1, &[0x20, 3, 0, 0][..]));
     assert_eq!(memory(&t, 0, 100), [FILL; 100], "nothing of the longer one");
@@ -321,7 +321,7 @@ fn test_early_write_fails_in_its_turn_if_its_stag_was_invalidated() {
     assert_eq!(completions(&mut t.qp)[0].invalidated, Some(stag));
     t.deliver(at[1], &fpdu);
     let c = t.qp.counters();
-    assert_eq!((c.err_stag, c.rx_fpdus, t.qp.state()), (1, 1, QpState::Terminate));
+    assert_eq!((c.err_stag, c.rx_fpdus, t.qp.state()), (1, 1, ConnectedState::Terminate));
     // After the STag became invalid the QP places nothing more through it.
     assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
 }
@@ -356,7 +356,7 @@ fn test_early_send_with_duplicate_number_is_refused_in_its_turn() {
     t.feed_raw(&bytes[..at[1]]);
     assert_eq!(completions(&mut t.qp)[0].len, 8);
     t.deliver(at[1], &fpdu);
-    assert_eq!((t.qp.counters().err_msn, t.qp.state()), (1, QpState::Terminate));
+    assert_eq!((t.qp.counters().err_msn, t.qp.state()), (1, ConnectedState::Terminate));
     // After delivery the buffer belongs to the application.
     assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
 }

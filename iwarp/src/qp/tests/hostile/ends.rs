@@ -25,7 +25,7 @@ fn test_request_using_memory_of_another_domain_ends_the_stream() {
         assert_eq!((done[0].wr_id, done[0].status), (3, CqeStatus::LocalProtection));
         assert!(done[1..].iter().all(|c| c.status == CqeStatus::Flushed));
         assert_eq!(t.qp.counters().err_local, 1);
-        assert_eq!(t.qp.state(), QpState::Terminate);
+        assert_eq!(t.qp.state(), ConnectedState::Terminate);
     }
 }
 
@@ -56,7 +56,7 @@ fn test_queue_pair_flushes_and_does_not_answer_terminate_of_peer() {
     let mut body = vec![0x12, 2, 0xc0, 0, 0, 218];
     body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
     t.feed(&peers_terminate(&body));
-    assert_eq!(t.qp.state(), QpState::Error);
+    assert_eq!(t.qp.state(), ConnectedState::Error);
     let code = TermCode::new(1, 2, 2);
     assert_eq!(events(&mut t.qp), [QpEvent::Terminated { by: Side::Remote, code }]);
     let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
@@ -134,7 +134,7 @@ fn test_terminate_cut_short_or_too_long_still_ends_the_stream() {
     ] {
         let mut t = Target::new();
         t.feed(&peers_terminate(body));
-        assert_eq!(t.qp.state(), QpState::Error);
+        assert_eq!(t.qp.state(), ConnectedState::Error);
         assert_eq!(events(&mut t.qp), [event]);
         assert_eq!(completions(&mut t.qp).len(), 2);
         assert!(t.transmit().is_empty());
@@ -161,7 +161,7 @@ fn test_terminate_out_of_sequence_ends_the_stream_unanswered() {
         t.feed(&cat(&untagged(Opcode::TERMINATE, last, 2, msn, mo), &[0x11, 0, 0, 0]));
         let code = if last { TermCode::new(1, 2, code) } else { TermCode::new(0, 2, code) };
         assert_eq!(events(&mut t.qp), [QpEvent::Failed { code }]);
-        assert_eq!(t.qp.state(), QpState::Error);
+        assert_eq!(t.qp.state(), ConnectedState::Error);
         t.qp.handle_acked(t.qp.tx_end());
         let done = completions(&mut t.qp);
         assert_eq!(done.len(), 3);
@@ -232,10 +232,10 @@ fn test_terminate_of_siw_about_invalidation_fails_only_that_send() {
 fn test_terminating_queue_pair_ignores_terminate_of_peer() {
     let mut t = Target::new();
     t.feed(&send(9, 0, true, 8));
-    assert_eq!(t.qp.state(), QpState::Terminate);
+    assert_eq!(t.qp.state(), ConnectedState::Terminate);
     events(&mut t.qp);
     t.feed(&peers_terminate(&[0x12, 2, 0, 0]));
-    assert_eq!(t.qp.state(), QpState::Terminate);
+    assert_eq!(t.qp.state(), ConnectedState::Terminate);
     assert!(events(&mut t.qp).is_empty());
     assert_eq!(t.transmit().len(), 1);
 }
@@ -245,7 +245,7 @@ fn test_aborted_queue_pair_drops_its_unsent_terminate() {
     let mut t = Target::new();
     t.feed(&send(9, 0, true, 8));
     t.qp.abort();
-    assert_eq!(t.qp.state(), QpState::Error);
+    assert_eq!(t.qp.state(), ConnectedState::Error);
     assert!(t.transmit().is_empty());
 }
 

@@ -14,7 +14,7 @@ fn test_receiver_detects_a_flipped_bit_in_every_byte_by_crc() {
     }
     let mut t = Target::new();
     t.feed_raw(&good);
-    assert_eq!(t.qp.state(), QpState::Rts);
+    assert_eq!(t.qp.state(), ConnectedState::Rts);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn test_receiver_ignores_pad_and_reserved_bits() {
     bytes[n - 4..].copy_from_slice(&crc.to_le_bytes());
     t.feed_raw(&bytes);
     assert_eq!(t.qp.counters().rx_sends, 1);
-    assert_eq!(t.qp.state(), QpState::Rts);
+    assert_eq!(t.qp.state(), ConnectedState::Rts);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn test_receiver_compares_single_fpdu_with_precomputed_crc() {
     let bytes = framed(&send(1, 0, true, 40), true);
     assert!(!t.qp.wants_crc(), "nothing has come");
     assert_eq!(t.feed_digested(&bytes, Some(digest(&bytes))), bytes.len());
-    assert_eq!((t.qp.counters().rx_fpdus, t.qp.state()), (1, QpState::Rts));
+    assert_eq!((t.qp.counters().rx_fpdus, t.qp.state()), (1, ConnectedState::Rts));
     assert!(t.qp.wants_crc());
     let bytes = framed(&send(2, 0, true, 40), true);
     t.feed_digested(&bytes, Some(!digest(&bytes)));

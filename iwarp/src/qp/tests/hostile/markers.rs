@@ -60,7 +60,7 @@ fn test_receiver_removes_markers_anywhere_in_an_fpdu() {
             assert_eq!(t.feed_raw(&bytes), bytes.len());
             assert_eq!(t.qp.rx_next(), StreamPos(START + bytes.len() as u64));
             assert_eq!(t.mem.read(1000, want.len()), want);
-            assert_eq!((t.qp.counters().rx_fpdus, t.qp.state()), (3, QpState::Rts));
+            assert_eq!((t.qp.counters().rx_fpdus, t.qp.state()), (3, ConnectedState::Rts));
         }
     }
 }
@@ -190,7 +190,7 @@ fn test_receiver_counts_reserved_marker_bits_only_in_the_crc() {
         assert_eq!(other.qp.counters().err_crc, 1);
         seal(&mut bytes, 0);
         t.feed_raw(&bytes);
-        assert_eq!((t.qp.state(), t.qp.counters().rx_fpdus), (QpState::Rts, 1));
+        assert_eq!((t.qp.state(), t.qp.counters().rx_fpdus), (ConnectedState::Rts, 1));
         assert_eq!(t.mem.read(1000, want.len()), want);
     }
 }
@@ -258,7 +258,7 @@ proptest! {
             Some(Fault::Marker) => prop_assert_eq!((c.rx_fpdus, c.err_marker), (want, 1)),
             // A header changed without a CRC to detect it may be wrong in other ways too.
             _ if flip.is_some() => prop_assert!(c.rx_fpdus <= want && c.err_crc + c.err_marker == 0),
-            _ => prop_assert_eq!((c.rx_fpdus, t.qp.state()), (sizes.len() as u64, QpState::Rts)),
+            _ => prop_assert_eq!((c.rx_fpdus, t.qp.state()), (sizes.len() as u64, ConnectedState::Rts)),
         }
     }
 }

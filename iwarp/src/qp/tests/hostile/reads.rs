@@ -166,7 +166,7 @@ fn test_responder_terminates_if_read_source_is_unregistered_midway() {
         want.extend(moved.emit());
         assert_eq!(bytes, framed(&want, true));
         assert_eq!(completions(&mut t.qp).len(), posted.len());
-        assert_eq!(t.qp.state(), QpState::Terminate);
+        assert_eq!(t.qp.state(), ConnectedState::Terminate);
         assert!(t.transmit().is_empty());
     }
 }

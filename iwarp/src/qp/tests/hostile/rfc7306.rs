@@ -71,7 +71,7 @@ fn test_receiver_refuses_immediate_data_inside_a_send() {
     let s = immediate(1, &[1; 8]);
     let bytes = framed(&s, t.crc);
     assert_eq!(t.feed_raw(&bytes), bytes.len());
-    assert_eq!((t.qp.state(), t.qp.counters().err_offset), (QpState::Terminate, 1));
+    assert_eq!((t.qp.state(), t.qp.counters().err_offset), (ConnectedState::Terminate, 1));
 }
 
 #[test]

@@ -215,13 +215,13 @@ fn test_wrong_segment_is_answered_with_exact_bytes_of_its_terminate() {
         let (last, good) = segments.split_last().unwrap();
         for segment in good {
             target.feed_raw(&f(segment));
-            assert_eq!(target.qp.state(), QpState::Rts, "{what}");
+            assert_eq!(target.qp.state(), ConnectedState::Rts, "{what}");
         }
         let before = target.mem.snapshot();
         target.feed_raw(&f(last));
         assert_eq!(target.transmit(), [terminate(*control, last, *copied)], "{what}");
         assert_eq!(target.mem.snapshot(), before, "{what}");
-        assert_eq!(target.qp.state(), QpState::Terminate, "{what}");
+        assert_eq!(target.qp.state(), ConnectedState::Terminate, "{what}");
     }
 }
 
@@ -295,7 +295,7 @@ fn test_responder_does_not_answer_a_damaged_first_fpdu() {
     target.post(1, SendOp::Write { stag: Stag(9), to: 0 });
     assert_eq!(target.feed_raw(&bad), bad.len());
     assert_eq!((target.transmit(), target.qp.has_transmit()), (vec![], false));
-    assert_eq!(target.qp.state(), QpState::Error);
+    assert_eq!(target.qp.state(), ConnectedState::Error);
     let code = TermCode::new(2, 0, 2);
     assert_eq!(events(&mut target.qp), [QpEvent::Failed { code }]);
     let done = completions(&mut target.qp);
