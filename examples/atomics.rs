@@ -9,9 +9,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use heddle::{
-    AcceptParams, Access, Connection, CqeOp, Device, Ends, Listener, Mr, RecvWr, SendWr, Stag,
-};
+use heddle::connection::{AcceptParams, Ends};
+use heddle::queue::CqeOp;
+use heddle::{Access, Connection, Device, Listener, Mr, RecvWr, SendWr, Stag};
 
 mod common;
 use common::Result;

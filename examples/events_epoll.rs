@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use heddle::{
-    AcceptParams, Access, Arm, CmEvent, CqeOp, CqeStatus, Device, EventQueue, ListenParams, Mr, Qp,
-    QpInit, Qpn, RecvWr, SendWr, Sleeper,
-};
+use heddle::connection::{AcceptParams, CmEvent, EventQueue, ListenParams};
+use heddle::device::Sleeper;
+use heddle::queue::{Arm, CqeOp, CqeStatus, QpInit, Qpn};
+use heddle::{Access, Device, Mr, Qp, RecvWr, SendWr};
 
 mod common;
 use common::Result;

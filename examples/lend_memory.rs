@@ -11,10 +11,10 @@ use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use heddle::{
-    AcceptParams, Access, Connection, Cqe, CqeOp, Device, Ends, Incoming, Listener, Pd, RecvWr,
-    SendWr, Srq, Stag,
-};
+use heddle::connection::{AcceptParams, Ends, Incoming};
+use heddle::memory::Pd;
+use heddle::queue::CqeOp;
+use heddle::{Access, Connection, Cqe, Device, Listener, RecvWr, SendWr, Srq, Stag};
 
 mod common;
 use common::Result;

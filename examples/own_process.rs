@@ -18,10 +18,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use heddle::remote::{Policy, serve};
-use heddle::{
-    Access, CqeOp, Device, Eal, EalConfig, EndpointConfig, Listener, Node, RecvWr, SendWr,
-};
+use heddle::hub::{Policy, serve};
+use heddle::queue::CqeOp;
+use heddle::{Access, Device, Eal, EalConfig, EndpointConfig, Listener, Node, RecvWr, SendWr};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -51,10 +50,10 @@ fn application(socket: &str) -> Result<()> {
 fn peer(device: &Device, listener: &Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
     let pd = device.alloc_pd()?;
-    let ends = heddle::Ends::new(device, pd)?;
+    let ends = heddle::connection::Ends::new(device, pd)?;
     let mr = device.alloc_mr(pd, 64, Access::LOCAL_WRITE)?;
     ends.qp.post_recv(&RecvWr::new(1, &[mr.sge(0, 64)]))?;
-    let params = heddle::AcceptParams::new(ends.qp.clone());
+    let params = heddle::connection::AcceptParams::new(ends.qp.clone());
     let connection = incoming.accept_with(params, ends)?;
     let came = connection.wait(PATIENCE)?;
     assert!(came.op == CqeOp::Recv && came.status.is_success(), "{came:?}");

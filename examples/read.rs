@@ -8,9 +8,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use heddle::{
-    AcceptParams, Access, ConnectParams, CqeOp, Device, Ends, Listener, RecvWr, SendWr, Stag,
-};
+use heddle::connection::{AcceptParams, ConnectParams, Ends};
+use heddle::queue::CqeOp;
+use heddle::{Access, Device, Listener, RecvWr, SendWr, Stag};
 
 mod common;
 use common::Result;

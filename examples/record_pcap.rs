@@ -17,12 +17,11 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use heddle::services::Services;
-use heddle::services::Step;
-use heddle::services::rping::{RpingClient, RpingConfig};
-use heddle::{
-    Clock, Eal, EalConfig, Endpoint, EndpointConfig, ListenParams, MpaOptions, PortSource, Seed,
-};
+use heddle::connection::{ListenParams, MpaOptions};
+use heddle::dpdk::{Clock, PortSource};
+use heddle::{Eal, EalConfig, Endpoint, EndpointConfig, Seed};
+use heddle_services::rping::{RpingClient, RpingConfig};
+use heddle_services::{Services, Step};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
 /// The duration of a poll, as in `heddle pcap`.
@@ -110,7 +109,7 @@ fn main() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (clock, hand) = Clock::manual();
     let config = |ip: &str, seed| -> Result<EndpointConfig> {
-        let addr = heddle::Cidr::new(ip.parse()?, 24).ok_or("not an address")?;
+        let addr = heddle::tcp::Cidr::new(ip.parse()?, 24).ok_or("not an address")?;
         let clock = Some(clock.clone());
         let base = EndpointConfig::with_seed(vec![addr], Seed::from_u64(seed));
         Ok(EndpointConfig { clock, rx_burst: 1, ..base })

@@ -10,10 +10,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use heddle::{
-    AcceptParams, Access, Connection, CqeOp, CqeStatus, Device, Ends, Listener, Mr, Qp, RecvWr,
-    SendWr,
-};
+use heddle::connection::{AcceptParams, Ends};
+use heddle::queue::{CqeOp, CqeStatus};
+use heddle::{Access, Connection, Device, Listener, Mr, Qp, RecvWr, SendWr};
 
 mod common;
 use common::Result;

@@ -22,10 +22,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use heddle::connection::{AcceptParams, ConnectParams, Ends};
+use heddle::device::Sleeper;
+use heddle::hub::{Area, Bells, DeviceConfig};
+use heddle::memory::{MrInfo, Region};
+use heddle::queue::CqeOp;
 use heddle::{
-    AcceptParams, Access, Area, Bells, ConnectParams, Cq, CqeOp, Device, DeviceConfig, Eal,
-    EalConfig, EndpointConfig, Ends, Listener, Mr, MrInfo, Node, Qp, RecvWr, Region, SendWr,
-    Sleeper, Stag,
+    Access, Cq, Device, Eal, EalConfig, EndpointConfig, Listener, Mr, Node, Qp, RecvWr, SendWr,
+    Stag,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;

@@ -9,7 +9,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use heddle::{AcceptParams, Access, CqeOp, Device, Ends, Listener, RecvWr, SendWr, Stag};
+use heddle::connection::{AcceptParams, Ends};
+use heddle::queue::CqeOp;
+use heddle::{Access, Device, Listener, RecvWr, SendWr, Stag};
 
 mod common;
 use common::Result;

@@ -1,9 +1,12 @@
-//! Finds DPDK before the compiler runs, and passes the version of DPDK on to the program.
+//! Finds DPDK before the compiler runs, and passes the version of DPDK on to the library.
 
 use std::process::exit;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    if std::env::var_os("CARGO_FEATURE_NODE").is_none() {
+        return;
+    }
     println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
     match pkg_config::Config::new().atleast_version("22.11").cargo_metadata(false).probe("libdpdk")
     {

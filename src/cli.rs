@@ -4,10 +4,12 @@ use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use heddle::daemon::StartError;
+use heddle::dpdk;
+use heddle_daemon::StartError;
 
 mod admin;
 mod bench;
@@ -34,14 +36,19 @@ mod support;
 
 /// A software RNIC: iWARP in user space on DPDK.
 #[derive(Debug, Parser)]
-#[command(name = "heddle", version = VERSION, disable_help_subcommand = true)]
+#[command(name = "heddle", version = version(), disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-const VERSION: &str =
-    concat!(env!("CARGO_PKG_VERSION"), " (built for DPDK ", env!("HEDDLE_DPDK_VERSION"), ")");
+/// Returns the version of this program and of the DPDK that it was built for.
+fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        format!("{} (built for DPDK {})", env!("CARGO_PKG_VERSION"), dpdk::VERSION)
+    });
+    &VERSION
+}
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -243,7 +250,7 @@ pub(crate) fn note(what: &str) {
 /// Prints one line on stderr, in the format of the log there.
 fn complain(what: &str) {
     let line = what.replace('\n', " ");
-    if heddle::daemon::log::is_json() && tracing::enabled!(tracing::Level::ERROR) {
+    if heddle_daemon::log::is_json() && tracing::enabled!(tracing::Level::ERROR) {
         tracing::error!("{line}");
         return;
     }

@@ -42,16 +42,16 @@
 //!          ▼ frames: a NIC, a virtual device of DPDK, or rings to another Port
 //! ```
 //!
-//! - [`Port`]: the source and sink of frames.
+//! - [`Port`](dpdk::Port): the source and sink of frames.
 //! - [`Endpoint`]: an RNIC, which runs on the thread that calls [`Endpoint::poll`].
 //! - [`Node`]: an [`Endpoint`] with two threads: its worker spins on a processor of its own, its
 //!   control plane sleeps while there is nothing to do. [`Node::ring_pair`] joins two nodes;
-//!   [`Endpoint::open`] makes an RNIC on a device ([`PortSource`]), and [`Node::start`] a node of
+//!   [`Endpoint::open`] makes an RNIC on a device ([`PortSource`](dpdk::PortSource)), and [`Node::start`] a node of
 //!   it.
 //! - [`Device`]: an application's handle of an RNIC. Double lines are memory that the device shares
-//!   with the worker; [`Hub::open`] makes a device for each application, including applications of
-//!   other processes. A device has calls that wait (`bind`, `dial`: see [`Connection`]) and calls
-//!   that do not (`listen`, `connect`).
+//!   with the worker; [`Hub::open`](hub::Hub::open) makes a device for each application, including
+//!   applications of other processes. A device has calls that wait (`bind`, `dial`: see
+//!   [`Connection`]) and calls that do not (`listen`, `connect`).
 //!
 //! [`Eal`] starts DPDK, once per process.
 //!
@@ -61,8 +61,8 @@
 //! with an STag of the peer's to invalidate; RDMA Write; RDMA Read. RFC 7306: FetchAdd, CmpSwap and
 //! Swap, with masks, on 64 bits of the peer's memory; 8 bytes of Immediate Data, alone or after a
 //! Write. Local operations: a fast registration, the bind of a window, the invalidation of either
-//! ([`FastMr`], [`QpWindow`]). Receive buffers belong to a queue pair, or to an [`Srq`] that
-//! several queue pairs share.
+//! ([`FastMr`](memory::FastMr), [`QpWindow`](memory::QpWindow)). Receive buffers belong to a queue
+//! pair, or to an [`Srq`] that several queue pairs share.
 //!
 //! An Atomic Operation on the peer's memory, with the two connections of the example above:
 //!
@@ -93,69 +93,177 @@
 //! # }
 //! ```
 //!
+//! # Features and modules
+//!
+//! The root has the names of the examples above; the modules have all names, by subject. With the
+//! feature `node`, a default, the library has an RNIC in the same process ([`rnic`], [`dpdk`],
+//! [`hub`], [`counters`], [`tcp`], [`iwarp`]), and DPDK must be installed. Without it, a program uses the
+//! RNIC of another process ([`Device::open`]). The features `rpc` and `nfs` add the modules of the
+//! same names.
+//!
 //! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
-//! crate's binary, `heddle`, is made of the same.
+//! program `heddle` is made of this library.
 
-pub use heddle_base::{Histogram, Instant, Seed, units};
-pub use heddle_cm::{CmCounters, CmGauges, IbCounters, Notice, Refusal, StartupTimes};
-pub use heddle_ctl::{
-    ControlCounters, CtlCounters, Detached, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, MTU,
-    Node, OpenError, OpenPort, Patience, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus,
-    random_seed,
-};
-pub use heddle_dataplane::fault::FaultCounters;
-pub use heddle_dataplane::queue::{RxCounters, TxCounters};
-pub use heddle_dataplane::steer::SteerCounters;
-pub use heddle_dataplane::{
-    BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, IdlePolicy, IovaMode,
-    LcoreError, LogLevel, ManualClock, MemoryMode, Mempool, MempoolConfig, MempoolError, Naps,
-    Port, PortCaps, PortConfig, PortError, PortSource, PortStats, TxBuildCounters, VdevArg,
-    WorkerCounters, WorkerSnapshot, WorkerTimes,
-};
-pub use heddle_hub::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
-pub use heddle_hub::{Board, ControlPlane, ControlRequest, DeviceConfig, Hub};
-pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
-pub use heddle_iwarp::rdmap::{CopiedHeader, ReadRequest, Terminate};
-pub use heddle_iwarp::{Msn, QpCounters};
-pub use heddle_mr::MrTable;
-pub use heddle_rings::{Area, AreaError, Bells};
-pub use heddle_rnic::{RnicCounters, RnicSums};
-pub use heddle_tcp::{
-    AddrError, Cidr, CidrError, ConnConfig, ConnCounters, Keepalive, PeerLimit, Route, SpreadError,
-    StackCounters, check_addrs,
-};
-pub use heddle_verbs::{
-    AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,
-    Bound, BoundAddr, ChannelError, CmEvent, CmId, CompletionChannel, ConnectFailure,
-    ConnectParams, Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe, CqeOp, CqeStatus,
-    DEFAULT_READ_DEPTH, DYNAMIC_PORTS, Data, Device, DeviceError, DeviceEvent, DeviceEvents,
-    DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, IbRefusal, Incoming, ListenFailure,
-    ListenParams, Listener, ListenerId, MAX_CQ_DEPTH, MAX_DEPTH, MpaOptions, Mr, MrInfo, MrInit,
-    MrLimits, MrUsage, NotReregistered, PageSize, Pd, PeerDepths, PortAddr, PortCounters, PortInfo,
-    PortLink, PortProbe, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn, Queue,
-    RecvWr, Region, RegionError, RegisterError, Reservation, ReserveError, SendOp, SendWr, Sge,
-    Sleeper, Srq, Stag, TakenEvents, TermCode, Transport, WaitError, Waker, Window,
-};
+pub use heddle_base::{Instant, Seed, units};
 
-/// Applications in processes of their own, through a socket: both sides.
-pub mod remote {
-    pub use heddle_hub::{
-        Addresses, Outgoing, Policy, Session, SessionCounters, SessionUsage, serve,
+#[doc(no_inline)]
+pub use crate::connection::{Connection, Listener};
+#[doc(no_inline)]
+pub use crate::device::Device;
+#[cfg(feature = "node")]
+#[doc(no_inline)]
+pub use crate::dpdk::{Eal, EalConfig};
+#[doc(no_inline)]
+pub use crate::memory::{Access, Mr, Stag};
+#[doc(no_inline)]
+pub use crate::queue::{Cq, Cqe, Qp, RecvWr, SendWr, Sge, Srq};
+#[cfg(feature = "node")]
+#[doc(no_inline)]
+pub use crate::rnic::{Endpoint, EndpointConfig, Node};
+
+pub mod connection {
+    //! Connections: what a program asks for, who comes, and how connections end.
+    //!
+    //! [`Device::dial`] and [`Device::bind`] wait; [`Device::connect`] and [`Device::listen`] report to an
+    //! [`EventQueue`].
+    //!
+    //! [`Device::dial`]: crate::Device::dial
+    //! [`Device::bind`]: crate::Device::bind
+    //! [`Device::connect`]: crate::Device::connect
+    //! [`Device::listen`]: crate::Device::listen
+
+    pub use heddle_types::mpa::{
+        CrcPolicy, Depth, Depths, FrameError, Revision, Rtr, RtrConfig, RtrSet, StartupError,
     };
+    pub use heddle_types::{CloseReason, ConnectError, DialogueError, ListenError, ParamsError};
+    pub use heddle_verbs::{
+        AcceptParams, Agreed, BoundAddr, CmEvent, CmId, ConnectFailure, ConnectParams, Connecting,
+        Connection, ConnectionError, DEFAULT_READ_DEPTH, DYNAMIC_PORTS, DisconnectReason, Ends,
+        EventQueue, IbRefusal, Incoming, ListenFailure, ListenParams, Listener, ListenerId,
+        MpaOptions, PeerDepths, Protocol, QpFate, Reservation, ReserveError, TakenEvents, TermCode,
+        Transport,
+    };
+}
+
+pub mod queue {
+    //! Queue pairs, work requests and completions.
+
+    pub use heddle_types::Cut;
+    pub use heddle_verbs::{
+        Arm, AtomicOp, BatchError, ChannelError, CompletionChannel, Cq, CqOverflow, Cqe, CqeOp,
+        CqeStatus, Data, MAX_CQ_DEPTH, MAX_DEPTH, PostError, Qp, QpInit, QpState, Qpn, Queue,
+        RecvWr, Recvs, SendOp, SendWr, Sends, Sge, Srq, WaitError,
+    };
+}
+
+pub mod memory {
+    //! Registered memory, protection domains, and the rights of a peer.
+
+    pub use heddle_types::MrError;
+    pub use heddle_verbs::{
+        Access, Bind, BindError, Bound, FastMr, Mr, MrInfo, MrInit, MrLimits, MrUsage,
+        NotReregistered, OwnedPd, PageSize, Pd, QpWindow, Region, RegionError, RegisterError, Stag,
+        Window,
+    };
+}
+
+pub mod device {
+    //! The RNIC as an application sees it: its port, its limits and its events.
+
+    pub use heddle_types::{Awaited, RequestError, RnicError, WorkerId};
+    pub use heddle_verbs::{
+        AppId, Atomics, Device, DeviceError, DeviceEvent, DeviceEvents, DeviceLimits, PortAddr,
+        PortCounters, PortInfo, PortLink, PortProbe, Sleeper, Waker,
+    };
+}
+
+#[cfg(feature = "node")]
+pub mod rnic {
+    //! An RNIC in this process, on the thread of the caller ([`Endpoint`]) or on threads of its own
+    //! ([`Node`]).
+
+    pub use heddle_ctl::{
+        Detached, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, MTU, Node, OpenError, OpenPort,
+        Patience, PortSetup, RnicSetup, random_seed,
+    };
+}
+
+#[cfg(feature = "node")]
+pub mod counters {
+    //! Counters and gauges, by the part of the RNIC that has them.
+
+    pub use heddle_base::Histogram;
+    pub use heddle_cm::{CmCounters, CmGauges, IbCounters, Notice, Refusal, StartupTimes};
+    pub use heddle_ctl::{ControlCounters, CtlCounters, PortStatus, Snapshot, WorkerStatus};
+    pub use heddle_dataplane::fault::FaultCounters;
+    pub use heddle_dataplane::queue::{RxCounters, TxCounters};
+    pub use heddle_dataplane::steer::SteerCounters;
+    pub use heddle_dataplane::{
+        PortStats, TxBuildCounters, WorkerCounters, WorkerSnapshot, WorkerTimes,
+    };
+    pub use heddle_hub::memory::{MemoryCounters, References};
+    pub use heddle_hub::{SessionCounters, SessionUsage};
+    pub use heddle_iwarp::QpCounters;
+    pub use heddle_rnic::{RnicCounters, RnicSums};
+    pub use heddle_tcp::{ConnCounters, StackCounters};
+}
+
+#[cfg(feature = "node")]
+pub mod dpdk {
+    //! DPDK: its start, its ports and its buffers; and the faults that a port can inject.
+
+    pub use heddle_dataplane::{
+        BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, IdlePolicy,
+        IovaMode, LcoreError, LogLevel, ManualClock, MemoryMode, Mempool, MempoolConfig,
+        MempoolError, Naps, Port, PortCaps, PortConfig, PortError, PortSource, VdevArg,
+    };
+
+    /// The version of DPDK that this crate was built for.
+    pub const VERSION: &str = env!("HEDDLE_DPDK_VERSION");
+}
+
+#[cfg(feature = "node")]
+pub mod hub {
+    //! An RNIC for several applications: accounts, registered memory and sessions.
+    //!
+    //! [`serve`] is the RNIC's side of a socket; [`remote`](crate::remote) is the side of the application.
+
+    pub use heddle_hub::memory::{RegionMemory, RegionTable, Registry};
+    pub use heddle_hub::{
+        Addresses, Board, ControlPlane, ControlRequest, DeviceConfig, Hub, Outgoing, Policy,
+        Session, serve,
+    };
+    pub use heddle_mr::MrTable;
+    pub use heddle_rings::{Area, AreaError, Bells};
+}
+
+#[cfg(feature = "node")]
+pub mod tcp {
+    //! Addresses, routes and the limits of TCP connections.
+
+    pub use heddle_tcp::{
+        AddrError, Cidr, CidrError, ConnConfig, Keepalive, PeerLimit, Route, SpreadError,
+        check_addrs,
+    };
+}
+
+#[cfg(feature = "node")]
+pub mod iwarp {
+    //! Headers and errors of RDMAP and DDP (RFC 5040 and RFC 5041), as a capture has them.
+
+    pub use heddle_iwarp::Msn;
+    pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
+    pub use heddle_iwarp::rdmap::{CopiedHeader, ReadRequest, Terminate};
+}
+
+pub mod remote {
+    //! The RNIC of another process: [`Device::open`](crate::Device::open) takes the path of its
+    //! socket.
+
     pub use heddle_verbs::remote::{OpenParams, process_of, protocol};
 }
 
-pub use heddle_daemon as daemon;
+#[cfg(feature = "nfs")]
 pub use heddle_nfs as nfs;
-pub use heddle_perf as perf;
+#[cfg(feature = "rpc")]
 pub use heddle_rpc as rpc;
-pub use heddle_services as services;
-pub use heddle_socket as socket;
-pub use heddle_types::{
-    Awaited, CloseReason, ConnectError, Cut, DialogueError, ListenError, MrError, ParamsError,
-    RequestError, RnicError, WorkerId,
-    mpa::{CrcPolicy, Depth, Depths, FrameError, Revision, Rtr, RtrConfig, RtrSet, StartupError},
-};
-
-/// The version of DPDK that this crate was built for.
-pub const DPDK_VERSION: &str = env!("HEDDLE_DPDK_VERSION");

@@ -16,7 +16,7 @@ INSIDE = "HEDDLE_ALONE"
 
 # A program that a script may need besides `heddle` and `exchange`: the variable that names it, and
 # the way to build it.
-TENANT = ("TENANT", "examples/tenant", ("-p", "heddle", "--example", "tenant"))
+TENANT = ("TENANT", "examples/tenant", ("-p", "heddle-cli", "--example", "tenant"))
 
 
 def enter(script, *more):
@@ -28,7 +28,7 @@ def enter(script, *more):
     if os.geteuid() != 0:
         sys.exit(f"{name}: this needs root: run it with sudo")
     env = dict(os.environ)
-    programs = (("HEDDLE", "heddle", ("-p", "heddle", "--bin", "heddle")),
+    programs = (("HEDDLE", "heddle", ("-p", "heddle-cli", "--bin", "heddle")),
                 ("EXCHANGE", "exchange", ("-p", "heddle-perf", "--bin", "exchange")), *more)
     if not all(env.get(variable) for variable, _, _ in programs):
         packages.need_build()

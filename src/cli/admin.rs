@@ -13,12 +13,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use heddle::socket::admin::{
+use heddle::units::Span;
+use heddle_socket::admin::{
     ApplicationKill, ConnKill, ConnsArgs, Forward, ListenAdd, ListenDel, LogLevel, Mrs, MrsArgs,
     Ports, Reloaded, Request, Stats, Status,
 };
-use heddle::socket::{Client, DEFAULT_PATH};
-use heddle::units::Span;
+use heddle_socket::{Client, DEFAULT_PATH};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

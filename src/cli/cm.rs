@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use heddle::daemon::config::keepalive;
-use heddle::units::Span;
-use heddle::{
-    AcceptParams, CmEvent, CmId, ConnConfig, ConnectParams, Cq, Depth, Device, Endpoint,
-    EndpointConfig, EventQueue, Instant, ListenParams, Pd, Protocol, Qp, QpInit,
+use heddle::connection::{
+    AcceptParams, CmEvent, CmId, ConnectParams, Depth, EventQueue, ListenParams, Protocol,
 };
+use heddle::memory::Pd;
+use heddle::queue::QpInit;
+use heddle::tcp::ConnConfig;
+use heddle::units::Span;
+use heddle::{Cq, Device, Endpoint, EndpointConfig, Instant, Qp};
+use heddle_daemon::config::keepalive;
 
 use super::log::LogArgs;
 use super::net::{NetArgs, mtu};
@@ -99,7 +102,7 @@ struct Session<'a> {
     cq: Cq,
     events: EventQueue,
     /// The listeners' names, in the order of the command line.
-    listeners: Vec<heddle::ListenerId>,
+    listeners: Vec<heddle::connection::ListenerId>,
     /// Listeners that were requested and not answered yet.
     starting: usize,
     /// Scheduled actions, by their time.

@@ -1,7 +1,7 @@
 //! Formats an RNIC's counters for people.
 
-use heddle::perf::report::align;
-use heddle::{PortStats, Snapshot, WorkerSnapshot};
+use heddle::counters::{PortStats, Snapshot, WorkerSnapshot};
+use heddle_perf::report::align;
 
 /// Lists every counter of the RNIC that is not zero.
 pub(crate) fn of_rnic(s: &Snapshot) -> String {

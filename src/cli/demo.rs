@@ -5,11 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use heddle::perf::report::align;
-use heddle::perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
-use heddle::services::bench::Op;
+use heddle::rnic::random_seed;
+use heddle::tcp::Cidr;
 use heddle::units::{Size, Span};
-use heddle::{Cidr, Endpoint, EndpointConfig, random_seed};
+use heddle::{Endpoint, EndpointConfig};
+use heddle_perf::report::align;
+use heddle_perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
+use heddle_services::bench::Op;
 
 use super::log::LogArgs;
 use super::net::{Iova, start_eal};

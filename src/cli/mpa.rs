@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use heddle::{CrcPolicy, MpaOptions, Revision, Rtr, RtrSet};
+use heddle::connection::{CrcPolicy, MpaOptions, Revision, Rtr, RtrSet};
 
 use super::Failure;
 

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-pub(crate) use heddle::daemon::config::cidr;
-use heddle::daemon::rnic;
-use heddle::{
-    Cidr, Eal, EalConfig, Endpoint, EndpointConfig, IovaMode, MTU, PortSource, VdevArg, check_addrs,
-};
+use heddle::dpdk::{IovaMode, PortSource, VdevArg};
+use heddle::rnic::MTU;
+use heddle::tcp::{Cidr, check_addrs};
+use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
+pub(crate) use heddle_daemon::config::cidr;
+use heddle_daemon::rnic;
 
 use super::Failure;
 

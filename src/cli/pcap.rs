@@ -6,11 +6,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use heddle::services::{ServiceSpec, Services};
-use heddle::{
-    Cidr, Clock, Endpoint, EndpointConfig, Instant, ListenParams, PortSource, Seed, VdevArg,
-    check_addrs,
-};
+use heddle::connection::ListenParams;
+use heddle::dpdk::{Clock, PortSource, VdevArg};
+use heddle::tcp::{Cidr, check_addrs};
+use heddle::{Endpoint, EndpointConfig, Instant, Seed};
+use heddle_services::{ServiceSpec, Services};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;

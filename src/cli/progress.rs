@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use heddle::perf::progress::Progress;
+use heddle_perf::progress::Progress;
 
 /// The line; dropping it removes it from the screen.
 pub(crate) struct Line {

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use heddle::services::Step;
-use heddle::services::rping::{
+use heddle::connection::{ListenParams, MpaOptions};
+use heddle_services::Step;
+use heddle_services::rping::{
     DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer,
 };
-use heddle::{ListenParams, MpaOptions};
 use tracing_subscriber::filter::LevelFilter;
 
 use super::mpa::MpaArgs;
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let mpa = if args.server { args.mpa.server()? } else { args.mpa.client()? };
     let ips = &args.rnic.net.ips;
-    let own = ips.first().map(heddle::Cidr::addr);
+    let own = ips.first().map(heddle::tcp::Cidr::addr);
     let Some(ip) = args.addr.or(own) else {
         return Err(Failure::usage("-a is missing"));
     };

@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, io};
 
-use heddle::daemon::private::Place;
-use heddle::socket::Client;
+use heddle_daemon::private::Place;
+use heddle_socket::Client;
 
 use super::Failure;
 use program::Program;

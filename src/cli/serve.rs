@@ -5,18 +5,19 @@ mod private;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use heddle::daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
-use heddle::daemon::interfaces::Interfaces;
-use heddle::daemon::rnic::Progress;
-use heddle::daemon::service::{ServiceKind, ServiceSpec, services as names};
-use heddle::daemon::{self, rnic};
-use heddle::perf::spec::SpecError;
-use heddle::services::{self, Services};
+use heddle::connection::ListenParams;
+use heddle::dpdk::{CoreList, Hugepages, IdlePolicy, Naps};
+use heddle::memory::PageSize;
+use heddle::rnic::Patience;
+use heddle::tcp::Route;
 use heddle::units::Span;
-use heddle::{
-    CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, PageSize, Patience,
-    Route,
-};
+use heddle::{Device, Endpoint};
+use heddle_daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
+use heddle_daemon::interfaces::Interfaces;
+use heddle_daemon::rnic::{self, Progress};
+use heddle_daemon::service::{ServiceKind, ServiceSpec, services as names};
+use heddle_perf::spec::SpecError;
+use heddle_services::Services;
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
@@ -194,10 +195,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         args.log.start();
         return inline(&config);
     }
-    let counted = daemon::run(config, args.config.clone(), report).map_err(Failure::of_start)?;
-    if daemon::log::is_json() {
+    let counted =
+        heddle_daemon::run(config, args.config.clone(), report).map_err(Failure::of_start)?;
+    if heddle_daemon::log::is_json() {
         for (part, counter, value) in counters::rows_of_rnic(&counted) {
-            tracing::info!(target: daemon::log::REPORT, part, counter, value, "counted");
+            tracing::info!(target: heddle_daemon::log::REPORT, part, counter, value, "counted");
         }
     } else {
         say(&counters::of_rnic(&counted));
@@ -226,8 +228,8 @@ fn check(file: &Path, what: Check) -> Result<(), Failure> {
 
 /// Prints a line, or logs it where the log has a format for programs.
 fn report(line: &str) {
-    if daemon::log::is_json() {
-        tracing::info!(target: daemon::log::REPORT, "{}", line.trim_end());
+    if heddle_daemon::log::is_json() {
+        tracing::info!(target: heddle_daemon::log::REPORT, "{}", line.trim_end());
     } else {
         say(line);
     }
@@ -308,10 +310,10 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
 fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
     let params = ListenParams::default().mpa(config.mpa);
     let peer_memory = u64::from(config.memory.registered) << 19;
-    let limits = services::Limits { peer_memory, ..services::Limits::default() };
+    let limits = heddle_services::Limits { peer_memory, ..heddle_services::Limits::default() };
     let spec = |s: &ServiceSpec| match s.kind {
         ServiceKind::Program(kind) => {
-            Ok(services::ServiceSpec { addr: s.addr, kind, infiniband: s.infiniband })
+            Ok(heddle_services::ServiceSpec { addr: s.addr, kind, infiniband: s.infiniband })
         }
         ServiceKind::Nfs(_) => {
             let what = format!("--listen {}: nfs needs threads of its own, not --inline", s.addr);

@@ -12,8 +12,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use heddle::socket::admin::{MrsArgs, Request, Settings, Status};
-use heddle::socket::{Client, DEFAULT_PATH};
+use heddle_socket::admin::{MrsArgs, Request, Settings, Status};
+use heddle_socket::{Client, DEFAULT_PATH};
 use serde_json::Value;
 
 use super::{Failure, admin, say};

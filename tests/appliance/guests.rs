@@ -6,7 +6,8 @@ use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use heddle::{Device, DeviceError};
+use heddle::Device;
+use heddle::device::DeviceError;
 use heddle_socket::FaultKind;
 
 use crate::lab::{Appliance, PATIENCE, heddle, listen};

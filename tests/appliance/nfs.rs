@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use heddle::{Device, rpc};
+use heddle::Device;
+use heddle::rpc;
 use heddle_nfs::client::rdma::{self, RdmaTransport};
 use heddle_nfs::client::{Client, ClientError, Pipeline};
 use heddle_nfs::tcp::TcpTransport;

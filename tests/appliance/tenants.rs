@@ -7,8 +7,9 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use heddle::Device;
+use heddle::connection::{EventQueue, ListenParams};
 use heddle::remote::OpenParams;
-use heddle::{Device, EventQueue, ListenParams};
 
 use crate::lab::{Appliance, PATIENCE, Running, file, heddle, listen};
 

@@ -9,10 +9,12 @@ mod cases;
 
 use std::net::{SocketAddr, TcpListener};
 
-use heddle::{
-    CmEvent, ConnectFailure, ConnectParams, DisconnectReason, EventQueue, MpaOptions, QpInit, Rtr,
-    RtrSet, Snapshot, TermCode,
+use heddle::connection::{
+    CmEvent, ConnectFailure, ConnectParams, DisconnectReason, EventQueue, MpaOptions, Rtr, RtrSet,
+    TermCode,
 };
+use heddle::counters::Snapshot;
+use heddle::queue::QpInit;
 
 use crate::linux::{Client, PATIENCE};
 use crate::mpa;

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use heddle::DisconnectReason;
+use heddle::connection::DisconnectReason;
 use heddle_ib::cm::{Answered, Failover, Mad, Message, Rej, Rep, Req};
 use heddle_ib::roce::UdPacket;
 use heddle_ib::testing::{PORT, Peer, dreq, rtu};
@@ -277,7 +277,7 @@ fn test_flood_of_damaged_datagrams_exhausts_no_budget() {
         host.sync();
         let s = target.snapshot();
         let stack = s.worker.engine.stack;
-        let dropped = |f: fn(&heddle::StackCounters) -> u64| f(&stack) - f(&before);
+        let dropped = |f: fn(&heddle::counters::StackCounters) -> u64| f(&stack) - f(&before);
         assert_eq!(dropped(|c| c.udp_bad_crc), 1024);
         assert_eq!(dropped(|c| c.udp_source_limited + c.udp_limited + c.udp_conn_limited), 0);
         assert_eq!(s.ctl.ib.rx_duplicates - ib, 1, "the RTU is heard");

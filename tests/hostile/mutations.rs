@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use heddle::{DisconnectReason, Seed};
+use heddle::Seed;
+use heddle::connection::DisconnectReason;
 use heddle_base::Random;
 
 use crate::linux::{Client, PATIENCE};

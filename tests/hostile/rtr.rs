@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use heddle::DisconnectReason;
+use heddle::connection::DisconnectReason;
 
 use crate::errors::honest_session;
 use crate::linux::{Client, PATIENCE};

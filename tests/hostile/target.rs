@@ -19,11 +19,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use heddle::connection::{
+    AcceptParams, CmEvent, CmId, ConnectFailure, DisconnectReason, EventQueue, ListenParams,
+    MpaOptions,
+};
+use heddle::counters::Snapshot;
+use heddle::dpdk::{Hugepages, Mempool, MempoolConfig, Port, PortConfig, PortSource};
+use heddle::hub::Hub;
+use heddle::memory::{Pd, Region};
+use heddle::queue::QpInit;
+use heddle::tcp::ConnConfig;
 use heddle::{
-    AcceptParams, Access, CmEvent, CmId, ConnConfig, ConnectFailure, Cq, Device, DisconnectReason,
-    Eal, EalConfig, Endpoint, EndpointConfig, EventQueue, Hub, Hugepages, ListenParams, Mempool,
-    MempoolConfig, MpaOptions, Mr, Pd, Port, PortConfig, PortSource, Qp, QpInit, RecvWr, Region,
-    Seed, SendWr, Snapshot, Stag,
+    Access, Cq, Device, Eal, EalConfig, Endpoint, EndpointConfig, Mr, Qp, RecvWr, Seed, SendWr,
+    Stag,
 };
 
 use crate::net::{Lab, SERVER, SERVER_IFACE};

@@ -47,7 +47,7 @@ fn test_version_names_dpdk() {
         text.starts_with(concat!("heddle ", env!("CARGO_PKG_VERSION"), " (built for DPDK ")),
         "{text}"
     );
-    assert!(text.contains(heddle::DPDK_VERSION));
+    assert!(text.contains(heddle::dpdk::VERSION));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use heddle::{Eal, EalConfig, Hugepages};
+use heddle::dpdk::Hugepages;
+use heddle::{Eal, EalConfig};
 
 /// Starts DPDK at the first call. The guard lets only one test at a time drive workers, because
 /// processors are few.

@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use heddle::remote::{Policy, serve};
+use heddle::hub::{Policy, serve};
 use heddle::{EndpointConfig, Node};
 
 #[path = "../support/built.rs"]

@@ -3,13 +3,16 @@
 
 use std::sync::Arc;
 
-use heddle::{
-    ConnCounters, ControlPlane, CopiedHeader, DdpError, DdpHeader, DialogueError, FaultCounters,
-    FrameError, Hub, MemoryCounters, MrError, MrTable, Msn, Qn, QpCounters, ReadRequest,
-    References, RegionTable, RegisterError, Registry, RnicCounters, RnicSums, RxCounters, Seed,
-    StackCounters, StartupError, SteerCounters, TermCode, Terminate, TxBuildCounters, TxCounters,
-    WorkerCounters, WorkerSnapshot,
+use heddle::Seed;
+use heddle::connection::{DialogueError, FrameError, StartupError, TermCode};
+use heddle::counters::{
+    ConnCounters, FaultCounters, MemoryCounters, QpCounters, References, RnicCounters, RnicSums,
+    RxCounters, StackCounters, SteerCounters, TxBuildCounters, TxCounters, WorkerCounters,
+    WorkerSnapshot,
 };
+use heddle::hub::{ControlPlane, Hub, MrTable, RegionTable, Registry};
+use heddle::iwarp::{CopiedHeader, DdpError, DdpHeader, Msn, Qn, ReadRequest, Terminate};
+use heddle::memory::{MrError, RegisterError};
 
 /// Each group of a worker's counters.
 struct Groups {

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use heddle::socket::Client;
-use heddle::socket::admin::{Request, Status};
+use heddle_socket::Client;
+use heddle_socket::admin::{Request, Status};
 
 const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
 

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use heddle::remote::{Policy, serve};
-use heddle::services::Step;
-use heddle::services::bench::BenchServer;
-use heddle::services::rping::{RpingClient, RpingConfig, RpingServer};
-use heddle::{Device, Endpoint, EndpointConfig, ListenParams, MpaOptions};
+use heddle::connection::{ListenParams, MpaOptions};
+use heddle::hub::{Policy, serve};
+use heddle::{Device, Endpoint, EndpointConfig};
+use heddle_services::Step;
+use heddle_services::bench::BenchServer;
+use heddle_services::rping::{RpingClient, RpingConfig, RpingServer};
 
 fn heddle(args: &[&str], socket: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heddle"));

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use heddle::daemon::Config;
-use heddle::socket::admin::{Difference, Differences, Request, Settings};
+use heddle_daemon::Config;
+use heddle_socket::admin::{Difference, Differences, Request, Settings};
 use serde_json::Value;
 
 use super::Where;

@@ -1,8 +1,8 @@
 //! Connections and queue pairs.
 
-use heddle::perf::report::align;
-use heddle::socket::Client;
-use heddle::socket::admin::{Conn, Conns, ConnsArgs, MAX_CONNS, Qp, Request};
+use heddle_perf::report::align;
+use heddle_socket::Client;
+use heddle_socket::admin::{Conn, Conns, ConnsArgs, MAX_CONNS, Qp, Request};
 use serde::Serialize;
 
 use super::super::Failure;
@@ -106,7 +106,7 @@ pub(super) fn silent(workers: &[usize]) -> String {
 }
 
 /// Formats revision, CRC, Reads in each direction and markers: `2 crc 16/16`.
-fn agreed(a: &heddle::socket::admin::Agreed) -> String {
+fn agreed(a: &heddle_socket::admin::Agreed) -> String {
     // InfiniBand's connection management has no MPA revision.
     if a.revision == 0 {
         return format!("ib {}/{}", a.ird, a.ord);

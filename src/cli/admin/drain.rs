@@ -3,9 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use heddle::socket::Client;
-use heddle::socket::admin::{DrainArgs, Drained, End, Request, Status};
 use heddle::units::Span;
+use heddle_socket::Client;
+use heddle_socket::admin::{DrainArgs, Drained, End, Request, Status};
 use serde::Serialize;
 
 use super::{Plain, Where};

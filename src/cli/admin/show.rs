@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use heddle::perf::report::align;
-use heddle::socket::admin::{ExportedDirectory, Listener, Mrs, Ports, Reloaded, Stats, Status};
+use heddle_perf::report::align;
+use heddle_socket::admin::{ExportedDirectory, Listener, Mrs, Ports, Reloaded, Stats, Status};
 
 pub(super) fn status(s: &Status) -> String {
     let mut text = String::new();

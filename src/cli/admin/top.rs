@@ -7,10 +7,10 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use heddle::perf::report::align;
-use heddle::socket::Client;
-use heddle::socket::admin::{ConnsArgs, MAX_CONNS, Request};
 use heddle::units::Span;
+use heddle_perf::report::align;
+use heddle_socket::Client;
+use heddle_socket::admin::{ConnsArgs, MAX_CONNS, Request};
 use ratatui::DefaultTerminal;
 use serde_json::json;
 

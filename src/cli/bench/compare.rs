@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use heddle::perf::comparison::Comparison;
+use heddle_perf::comparison::Comparison;
 
 use super::super::{Failure, say};
 

@@ -5,8 +5,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use heddle::perf::progress::Progress;
-use heddle::perf::report::{IntervalReport, LatencyKind};
+use heddle_perf::progress::Progress;
+use heddle_perf::report::{IntervalReport, LatencyKind};
 
 use super::super::say;
 

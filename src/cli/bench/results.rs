@@ -2,8 +2,8 @@
 
 use std::io::{Write as _, stderr};
 
-use heddle::perf::document::{Document, Measured};
-use heddle::perf::output::Output;
+use heddle_perf::document::{Document, Measured};
+use heddle_perf::output::Output;
 
 use super::super::{Failure, say};
 

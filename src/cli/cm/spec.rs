@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use heddle::DEFAULT_READ_DEPTH;
+use heddle::connection::DEFAULT_READ_DEPTH;
 use heddle::units::Span;
 
 pub(super) const LISTEN_HELP: &str = "Where to listen, and the answer: accept or reject, with \

@@ -3,12 +3,12 @@
 use std::fs;
 use std::time::Duration;
 
+use heddle::connection::{MpaOptions, Protocol};
 use heddle::nfs::client::rdma::{self, RdmaTransport};
 use heddle::nfs::client::{Client, ClientError, Found, Transport, TransportError, export_of};
 use heddle::nfs::tcp::TcpTransport;
 use heddle::nfs::wire::Handle;
 use heddle::rpc;
-use heddle::{MpaOptions, Protocol};
 
 use super::place::Remote;
 use super::{Common, Failure};

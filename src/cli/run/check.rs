@@ -3,7 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use heddle::socket::Client;
+use heddle_socket::Client;
 
 use super::program::Program;
 use super::{Args, Failure, library, place, probe};

@@ -15,9 +15,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use heddle::daemon::private::Place;
-use heddle::socket::Client;
-use heddle::socket::admin::{Request, Status};
+use heddle_daemon::private::Place;
+use heddle_socket::Client;
+use heddle_socket::admin::{Request, Status};
 
 use super::library;
 

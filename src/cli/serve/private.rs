@@ -7,9 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use heddle::daemon;
-use heddle::daemon::config::{Config, Log, LogFormat, Private};
-use heddle::daemon::private::Place;
+use heddle_daemon::config::{Config, Log, LogFormat, Private};
+use heddle_daemon::private::Place;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::Args;
@@ -36,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let private = Private { grace: args.grace.0 };
     let mut config = Config::private(&place.socket, private, log);
     config.inner.own.addrs = host_addresses();
-    let counted = daemon::run(config, None, say).map_err(Failure::of_start)?;
+    let counted = heddle_daemon::run(config, None, say).map_err(Failure::of_start)?;
     if args.log_to.is_none() {
         say(&counters::of_rnic(&counted));
     }

@@ -14,7 +14,7 @@ const MOST: u64 = 4 << 20;
 
 /// Returns the version of this program and of the linked DPDK.
 pub(super) fn version() -> String {
-    format!("heddle {}\nruns with {}\n", crate::cli::VERSION, eal::version())
+    format!("heddle {}\nruns with {}\n", crate::cli::version(), eal::version())
 }
 
 /// Reads a file.
@@ -53,7 +53,7 @@ pub(super) fn collect(parts: &mut Parts) {
 
 fn interfaces() -> String {
     let mut text = String::new();
-    for name in heddle::daemon::interfaces::listed() {
+    for name in heddle_daemon::interfaces::listed() {
         // Writing to a string cannot fail.
         let _ = match Interface::named(&name) {
             Ok(Some(Interface { mtu, up, running })) => {

@@ -1,9 +1,8 @@
 //! The operations that two queue pairs perform on each other, and the messages that RFC 5040 and
 //! 7306 define for them.
 
-use heddle::{
-    Access, AtomicOp, Cq, CqeOp, Device, Endpoint, Mr, Qp, QpInit, RecvWr, SendWr, Sge, Stag,
-};
+use heddle::queue::{AtomicOp, CqeOp, QpInit};
+use heddle::{Access, Cq, Device, Endpoint, Mr, Qp, RecvWr, SendWr, Sge, Stag};
 
 use crate::pcap::decode::{Message, Place, be32};
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use heddle::{
+use heddle::connection::{
     AcceptParams, CmEvent, ConnectParams, ListenParams, MpaOptions, Revision, Rtr, RtrSet,
 };
 
@@ -92,7 +92,7 @@ fn connect(wire: &mut Wire, number: u16, case: &Case) {
     let port = PORT + number;
     let sides = [0, 1].map(|n| Side::new(&wire.ends[usize::from(n)], n));
     let theirs = wire.listen(port, ListenParams::default().mpa(case.mpa));
-    let ours = heddle::EventQueue::new(None);
+    let ours = heddle::connection::EventQueue::new(None);
     let params = ConnectParams {
         private_data: case.ask.clone(),
         ..ConnectParams::new(sides[0].qp.clone()).mpa(case.mpa).reads(5, 9)

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use heddle::{
-    Cidr, Clock, CmEvent, Eal, Endpoint, EndpointConfig, EventQueue, ListenParams, ManualClock,
-    Mempool, MempoolConfig, Port, PortConfig, Seed,
-};
+use heddle::connection::{CmEvent, EventQueue, ListenParams};
+use heddle::dpdk::{Clock, ManualClock, Mempool, MempoolConfig, Port, PortConfig};
+use heddle::tcp::Cidr;
+use heddle::{Eal, Endpoint, EndpointConfig, Seed};
 use heddle_base::Chunks;
 use heddle_dataplane::{BURST, Mbuf, RxQueue, TxQueue};
 use pcap_file::pcap::{PcapPacket, PcapWriter};

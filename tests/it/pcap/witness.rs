@@ -12,10 +12,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use heddle::{
-    AcceptParams, CmEvent, ConnectParams, Cqe, CqeOp, CrcPolicy, DisconnectReason, ListenParams,
-    MpaOptions, SendWr, Stag, TermCode,
+use heddle::connection::{
+    AcceptParams, CmEvent, ConnectParams, CrcPolicy, DisconnectReason, ListenParams, MpaOptions,
+    TermCode,
 };
+use heddle::queue::CqeOp;
+use heddle::{Cqe, SendWr, Stag};
 use heddle_iwarp::QpCounters;
 use tempfile::TempDir;
 
@@ -46,11 +48,15 @@ struct Run {
 const ASKED: &[u8] = b"asked for";
 const ANSWERED: &[u8] = b"and answered";
 
-fn established(wire: &mut Wire, mode: Mode, sides: &[script::Side; 2]) -> [heddle::EventQueue; 2] {
+fn established(
+    wire: &mut Wire,
+    mode: Mode,
+    sides: &[script::Side; 2],
+) -> [heddle::connection::EventQueue; 2] {
     let crc = if mode.crc { CrcPolicy::Required } else { CrcPolicy::Off };
     let mpa = MpaOptions::new().crc(crc).markers(mode.markers);
     let theirs = wire.listen(PORT, ListenParams::default().mpa(mpa));
-    let ours = heddle::EventQueue::new(None);
+    let ours = heddle::connection::EventQueue::new(None);
     let params = ConnectParams {
         private_data: ASKED.to_vec(),
         ..ConnectParams::new(sides[0].qp.clone()).mpa(mpa).reads(5, 6)

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use heddle::connection::{ConnectParams, Ends, ListenParams};
+use heddle::memory::Region;
+use heddle::queue::PostError;
 use heddle::remote::OpenParams;
-use heddle::{
-    ConnectParams, Connection, Device, Ends, ListenParams, PostError, Region, SendWr, Stag,
-};
+use heddle::{Connection, Device, SendWr, Stag};
 use heddle_base::Random;
 use serde_json::{Value, json};
 
@@ -208,7 +209,12 @@ fn post_without_end(target: &Target, course: &mut Course) -> Result<(), String> 
     Ok(())
 }
 
-fn connected(device: &Device, pd: heddle::Pd, target: &Target, depth: u32) -> Option<Connection> {
+fn connected(
+    device: &Device,
+    pd: heddle::memory::Pd,
+    target: &Target,
+    depth: u32,
+) -> Option<Connection> {
     let ends = Ends::with(device, pd, 2 * depth, |init| init.depths(depth, 1)).ok()?;
     let params =
         ConnectParams { timeout: Duration::from_secs(1), ..ConnectParams::new(ends.qp.clone()) };

@@ -12,7 +12,9 @@ use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use heddle::{Bells, MpaOptions, Protocol, Region};
+use heddle::connection::{MpaOptions, Protocol};
+use heddle::hub::Bells;
+use heddle::memory::Region;
 use heddle_socket::wire::send;
 use serde_json::{Value, json};
 

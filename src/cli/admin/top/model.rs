@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
-use heddle::socket::admin::{Conn, Conns, Export, Listener, Ports, Stats, Status};
+use heddle_socket::admin::{Conn, Conns, Export, Listener, Ports, Stats, Status};
 
 /// The answers that the appliance gave at about one moment.
 #[derive(Clone, Debug, Default)]
@@ -150,10 +150,10 @@ pub(super) fn workers(old: &Stats, new: &Stats) -> Vec<WorkerRow> {
 
 pub(super) fn ports(old: &Ports, new: &Ports) -> Vec<PortRow> {
     let ns = new.at_ns.saturating_sub(old.at_ns);
-    let row = |p: &heddle::socket::admin::Port| {
+    let row = |p: &heddle_socket::admin::Port| {
         let before = old.ports.iter().find(|o| o.name == p.name);
         let per_second = |name: &str| {
-            let value = |p: &heddle::socket::admin::Port| p.counters.get(name).copied();
+            let value = |p: &heddle_socket::admin::Port| p.counters.get(name).copied();
             before.and_then(value).zip(value(p)).map_or(0.0, |(old, new)| rate(old, new, ns))
         };
         let lost = ["rx_missed", "rx_errors", "rx_no_mbuf", "tx_errors"];
@@ -176,7 +176,7 @@ pub(super) fn conns(old: &Conns, new: &Conns, order: Order) -> Vec<ConnRow> {
     let row = |c: &Conn| {
         let tcp = |c: &Conn| c.tcp.clone();
         let both = before.get(&c.conn).copied().and_then(tcp).zip(tcp(c));
-        let per_second = |f: fn(&heddle::socket::admin::Tcp) -> u64| {
+        let per_second = |f: fn(&heddle_socket::admin::Tcp) -> u64| {
             both.as_ref().map_or(0.0, |(old, new)| rate(f(old), f(new), ns))
         };
         ConnRow {
@@ -238,7 +238,7 @@ pub(super) fn short(value: f64) -> String {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use heddle::socket::admin::{Counter, Port, Tcp};
+    use heddle_socket::admin::{Counter, Port, Tcp};
 
     fn stats(at_ns: u64, workers: &[usize], bytes: &[u64]) -> Stats {
         let counter = |part: &str, name: &str, workers: &[u64]| Counter {

@@ -157,7 +157,7 @@ fn table(
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use heddle::socket::admin::{Conn, Conns, Export, Listener, Port, Ports, Stats, Status, Tcp};
+    use heddle_socket::admin::{Conn, Conns, Export, Listener, Port, Ports, Stats, Status, Tcp};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
