@@ -19,7 +19,6 @@ mod config;
 mod conn;
 mod counters;
 mod dialogue;
-pub mod gateway;
 mod ib;
 mod listener;
 mod manager;

@@ -16,11 +16,7 @@
 //! - a [`Node`] has its workers on pinned lcores and the control plane on a thread of its own,
 //!   which sleeps when there is nothing to do.
 //!
-//! [`Forwarding`] is an application beside the others, which forwards connections between
-//! InfiniBand's connection management and iWARP.
-//!
 //! Work requests and completions do not pass through here: they go through the rings of the device
-//! straight to and from the workers.
 //! straight to and from the workers.
 
 mod ask;
@@ -29,7 +25,6 @@ mod config;
 mod control_plane;
 mod counters;
 mod endpoint;
-mod forwarding;
 mod lcore;
 mod node;
 mod port;
@@ -48,7 +43,6 @@ pub use config::{
 };
 pub use counters::{ControlCounters, CtlCounters};
 pub use endpoint::{Detached, Endpoint};
-pub use forwarding::{ForwardError, ForwardRule, Forwarding, MAX_FORWARDED};
 pub use lcore::Lcores;
 pub use node::{Node, WorkerPlace};
 pub use seed::random_seed;

@@ -1,4 +1,4 @@
-//! Forwarding between InfiniBand's connection management and iWARP, on a thread of its own.
+//! The gateway between InfiniBand's connection management and iWARP, on a thread of its own.
 //!
 //! The thread sleeps while nothing happens, and keeps a copy of its state for other threads to
 //! read.
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
-use heddle_cm::gateway::GatewayCounters;
-use heddle_ctl::{ForwardRule, Forwarding, MAX_FORWARDED, Node};
+use heddle_ctl::{Node, Question};
+use heddle_gateway::{Gateway, GatewayCounters, MAX_FORWARDED, Rule};
 use heddle_types::{AppId, CmId, ListenerId};
 use heddle_verbs::{DeviceError, Sleeper, Waker};
 
@@ -24,7 +24,7 @@ const NAP: Duration = Duration::from_secs(1);
 enum Order {
     Start {
         forward: Forward,
-        rule: Box<ForwardRule>,
+        rule: Box<Rule>,
         done: Done,
     },
     Stop {
@@ -83,13 +83,18 @@ impl GatewayThread {
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         let most = MAX_FORWARDED;
-        let made = Forwarding::new(node.hub(), node.asker(), ours, most, Some(waker.clone()));
-        let forwarding = made.map_err(|e: DeviceError| std::io::Error::other(e.to_string()))?;
-        let app = forwarding.device().app();
+        let asker = node.asker();
+        let refuse = move |app, id, reason| {
+            // Without an RNIC there is no asker any more either.
+            let _ = asker.ask(Question::Refuse { app, id, reason });
+        };
+        let made = Gateway::new(node.hub(), refuse, ours, most, Some(waker.clone()));
+        let gateway = made.map_err(|e: DeviceError| std::io::Error::other(e.to_string()))?;
+        let app = gateway.device().app();
         let (orders, taken) = crossbeam_channel::unbounded();
         let shown = Arc::<Mutex<Shown>>::default();
         let show = Arc::clone(&shown);
-        let run = move || run(forwarding, &taken, &sleeper, &show);
+        let run = move || run(gateway, &taken, &sleeper, &show);
         let thread = std::thread::Builder::new().name("heddle-gateway".into()).spawn(run)?;
         Ok(GatewayThread { app, orders, waker, shown, thread: Some(thread) })
     }
@@ -100,7 +105,7 @@ impl GatewayThread {
     }
 
     /// Forwards connections. `done` is called when the forwarder listens.
-    pub(crate) fn add(&self, forward: Forward, rule: ForwardRule, done: Done) {
+    pub(crate) fn add(&self, forward: Forward, rule: Rule, done: Done) {
         self.order(Order::Start { forward, rule: Box::new(rule), done });
     }
 
@@ -149,7 +154,7 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(mut f: Forwarding, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mutex<Shown>) {
+fn run(mut f: Gateway, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mutex<Shown>) {
     let mut all: Vec<Running> = Vec::new();
     loop {
         let mut told = false;
@@ -182,19 +187,13 @@ fn run(mut f: Forwarding, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &M
     }
 }
 
-fn show(f: &Forwarding, all: &[Running], shown: &mut Shown) {
+fn show(f: &Gateway, all: &[Running], shown: &mut Shown) {
     shown.rules = all.iter().map(|r| (r.forward, r.stage)).collect();
     shown.pairs = f.pairs().flat_map(|(a, b)| [(a, b), (b, a)]).collect();
     shown.counters = *f.counters();
 }
 
-fn start(
-    f: &mut Forwarding,
-    all: &mut Vec<Running>,
-    forward: Forward,
-    rule: &ForwardRule,
-    done: Done,
-) {
+fn start(f: &mut Gateway, all: &mut Vec<Running>, forward: Forward, rule: &Rule, done: Done) {
     match f.add(rule) {
         Ok(listener) => {
             all.push(Running { forward, listener, stage: Stage::Starting, done: Some(done) });
@@ -205,7 +204,7 @@ fn start(
 
 /// Stops a forwarder. A listener that has already stopped by itself has left the list, which is the
 /// state that the caller asked for.
-fn stop(f: &mut Forwarding, all: &mut Vec<Running>, addr: SocketAddr) {
+fn stop(f: &mut Gateway, all: &mut Vec<Running>, addr: SocketAddr) {
     let Some(found) = all.iter().position(|r| r.forward.addr == addr) else { return };
     let r = all.remove(found);
     f.remove(r.listener);
@@ -217,7 +216,7 @@ fn stop(f: &mut Forwarding, all: &mut Vec<Running>, addr: SocketAddr) {
 impl Running {
     /// Answers the caller that waits; returns false if the forwarder does not listen, or no longer
     /// does.
-    fn settle(&mut self, f: &Forwarding) -> bool {
+    fn settle(&mut self, f: &Gateway) -> bool {
         match f.is_listening(self.listener) {
             Ok(false) => return true,
             Ok(true) => self.stage = Stage::Listening,

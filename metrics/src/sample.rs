@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use heddle_cm::gateway::GatewayCounters;
 use heddle_ctl::CtlCounters;
 use heddle_dataplane::{PortCaps, PortStats, RestCounters, WorkerSnapshot};
+use heddle_gateway::GatewayCounters;
 use heddle_nfs::wire::Status;
 use heddle_nfs::{Counts, Timing};
 use heddle_rpc::server::ServerCounters;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use heddle_ctl::{Kill, MAX_FORWARDED, Question};
+use heddle_ctl::{Kill, Question};
+use heddle_gateway::MAX_FORWARDED;
 use heddle_socket::admin::{
     ConnKill, Difference, Differences, LastReload, ListenAdd, ListenDel, LogLevel, Reloaded,
     Settings,

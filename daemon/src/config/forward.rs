@@ -5,8 +5,8 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use heddle_cm::gateway::{Gateway, GatewayRule};
-use heddle_ctl::ForwardRule;
+use heddle_gateway::Rule;
+use heddle_gateway::pairing::{Pairing, PairingRule};
 use heddle_types::{CmId, ListenerId, mpa::RtrSet};
 use heddle_verbs::{ListenParams, Protocol, Transport};
 
@@ -76,7 +76,7 @@ impl Forward {
     /// Returns the rule for the RNIC. Each address gets its share of the connections, as with a
     /// service. There is no time limit for first messages, because a forwarded connection may stay
     /// silent.
-    pub(crate) fn rule(&self, config: &Config) -> ForwardRule {
+    pub(crate) fn rule(&self, config: &Config) -> Rule {
         let share = (self.connections / config.limits.peer_share.max(1)).max(1);
         let params = ListenParams {
             // All listeners share the room for InfiniBand's requests.
@@ -90,7 +90,7 @@ impl Forward {
             Transport::Iwarp => Protocol::Mpa(config.mpa.peer_to_peer(RtrSet::NONE)),
             Transport::InfiniBand => Protocol::InfiniBand,
         };
-        ForwardRule {
+        Rule {
             addr: self.addr,
             params,
             from: self.from(),
@@ -132,9 +132,9 @@ impl fmt::Display for Forward {
 pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result<(), String> {
     let ours: Vec<IpAddr> =
         ports.iter().flat_map(|p| &p.addresses).map(heddle_tcp::Cidr::addr).collect();
-    let mut gateway = Gateway::new(ours.clone(), CmId(0));
+    let mut pairing = Pairing::new(ours.clone(), CmId(0));
     for (n, f) in (0..).zip(others) {
-        let rule = GatewayRule {
+        let rule = PairingRule {
             listener: ListenerId(n),
             addr: f.addr,
             from: f.from(),
@@ -144,9 +144,9 @@ pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result
             most: f.connections,
         };
         // These rules have been checked already.
-        let _ = gateway.add(rule);
+        let _ = pairing.add(rule);
     }
-    gateway.check(new.addr, new.to).map_err(|_| round(new, others, &ours))?;
+    pairing.check(new.addr, new.to).map_err(|_| round(new, others, &ours))?;
     if ours.contains(&new.to.ip()) {
         return Err(format!(
             "{} is an address of a port: it connects to nobody there",

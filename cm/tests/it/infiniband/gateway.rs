@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use heddle_cm::gateway::{Gateway, GatewayAction, GatewayRule};
+use heddle_gateway::pairing::{Action, Pairing, PairingRule};
 use heddle_types::{
     AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, IbRefusal, ListenParams, ListenerId,
     PeerDepths, Protocol, Request, Transport, mpa::Depth,
@@ -14,12 +14,12 @@ use crate::infiniband::world::*;
 
 const VIA: usize = 2;
 
-fn net(target: std::net::SocketAddr) -> (Net, Gateway) {
+fn net(target: std::net::SocketAddr) -> (Net, Pairing) {
     let mut net = Net::new(1);
     let at = std::net::SocketAddr::new(addr(VIA), PORT);
     net.listen_at(VIA, at, ListenParams { infiniband: true, ..ListenParams::default() });
-    let mut gateway = Gateway::new(vec![addr(VIA)], CmId(1000));
-    let rule = GatewayRule {
+    let mut gateway = Pairing::new(vec![addr(VIA)], CmId(1000));
+    let rule = PairingRule {
         listener: ListenerId(1),
         addr: at,
         from: Transport::InfiniBand,
@@ -40,22 +40,22 @@ fn net(target: std::net::SocketAddr) -> (Net, Gateway) {
 }
 
 /// Carries out the gateway's actions, as its shell would.
-fn serve(net: &mut Net, gateway: &mut Gateway) {
+fn serve(net: &mut Net, gateway: &mut Pairing) {
     while let Some(event) = net.nodes[VIA].events.pop_front() {
         gateway.handle_event(event);
     }
     while let Some(action) = gateway.poll_action() {
         match action {
-            GatewayAction::Request(request) => {
+            Action::Request(request) => {
                 if net.ask(VIA, request.clone()).is_err() {
                     gateway.handle_refused(&request);
                 }
             }
-            GatewayAction::Refuse { id, reason } => {
+            Action::Refuse { id, reason } => {
                 net.nodes[VIA].cm.refuse(net.now, APP, id, reason).unwrap();
                 net.collect();
             }
-            GatewayAction::Spent(qp) => {
+            Action::Spent(qp) => {
                 let forget = Request::ForgetQp { qpn: qp.qpn };
                 net.ask(VIA, forget).unwrap();
                 gateway.give_qp(qp);
@@ -64,7 +64,7 @@ fn serve(net: &mut Net, gateway: &mut Gateway) {
     }
 }
 
-fn event(net: &mut Net, gateway: &mut Gateway, node: usize) -> Event {
+fn event(net: &mut Net, gateway: &mut Pairing, node: usize) -> Event {
     let until = net.now + ms(60_000);
     loop {
         serve(net, gateway);
@@ -75,7 +75,7 @@ fn event(net: &mut Net, gateway: &mut Gateway, node: usize) -> Event {
     }
 }
 
-fn finish(net: &mut Net, gateway: &mut Gateway) {
+fn finish(net: &mut Net, gateway: &mut Pairing) {
     let until = net.now + ms(300_000);
     while net.step(until) {
         serve(net, gateway);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use heddle_ctl::MAX_FORWARDED;
+use heddle_gateway::MAX_FORWARDED;
 use heddle_nfs::{ANONYMOUS, Access, Squash};
 use heddle_verbs::Transport;
 use toml::Spanned;

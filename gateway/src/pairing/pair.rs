@@ -9,7 +9,7 @@ use heddle_types::{
     PeerDepths, Protocol, QpSpec, Request, Transport,
 };
 
-use super::{Gateway, GatewayAction, INVALID_SERVICE_ID, NO_RESOURCES, UNSUPPORTED, reason};
+use super::{Action, INVALID_SERVICE_ID, NO_RESOURCES, Pairing, UNSUPPORTED, reason};
 
 /// The connection that was made for a connection that asks.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Said {
     }
 }
 
-impl Gateway {
+impl Pairing {
     pub(super) fn asked(
         &mut self,
         id: CmId,
@@ -85,7 +85,7 @@ impl Gateway {
         peer: Option<PeerDepths>,
     ) {
         let Some(rule) = self.rules.get(&listener) else {
-            return self.act(GatewayAction::Refuse { id, reason: INVALID_SERVICE_ID });
+            return self.act(Action::Refuse { id, reason: INVALID_SERVICE_ID });
         };
         let mine = self.load.get(&listener).copied().unwrap_or_default();
         let to = if matches!(rule.protocol, Protocol::InfiniBand) {
@@ -106,7 +106,7 @@ impl Gateway {
         };
         if let Some((counter, reason)) = refused {
             *counter += 1;
-            return self.act(GatewayAction::Refuse { id, reason });
+            return self.act(Action::Refuse { id, reason });
         }
         let (Some(ours), Some(theirs)) = (self.qps.pop(), self.qps.pop()) else { return };
         let active = CmId(self.next);
@@ -183,7 +183,7 @@ impl Gateway {
         match side {
             Side::Target => {
                 self.counters.failed += 1;
-                self.act(GatewayAction::Refuse { id: passive, reason: reason(error) });
+                self.act(Action::Refuse { id: passive, reason: reason(error) });
                 self.over(passive, Side::Asker);
             }
             Side::Asker => {
@@ -209,7 +209,7 @@ impl Gateway {
         let Some(pair) = self.pairs.get(&passive) else { return };
         let id = pair.active;
         self.counters.private_data_too_long += 1;
-        self.act(GatewayAction::Refuse { id: passive, reason: UNSUPPORTED });
+        self.act(Action::Refuse { id: passive, reason: UNSUPPORTED });
         if self.over(passive, Side::Asker) {
             self.request(Request::Disconnect { id });
         }
@@ -228,7 +228,7 @@ impl Gateway {
         }
         // A request that waits ends only by an answer, and no event follows the answer.
         if was == Stage::Asking {
-            self.act(GatewayAction::Refuse { id: passive, reason: NO_RESOURCES });
+            self.act(Action::Refuse { id: passive, reason: NO_RESOURCES });
             self.over(passive, Side::Asker);
         } else if !over[Side::Asker as usize] {
             self.request(Request::Disconnect { id: passive });
@@ -252,7 +252,7 @@ impl Gateway {
                 }
             }
             for qp in pair.qps {
-                self.act(GatewayAction::Spent(qp));
+                self.act(Action::Spent(qp));
             }
         }
         false

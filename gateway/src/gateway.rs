@@ -1,7 +1,6 @@
-//! The shell of [`Gateway`]: an application of an RNIC that forwards connections between
-//! InfiniBand's connection management and iWARP.
+//! The gateway as an application of an RNIC.
 //!
-//! The shell has a device of its own, a queue of events for all its listeners and connections, and
+//! It has a device of its own, a queue of events for all its listeners and connections, and
 //! a pool of queue pairs, of which it makes as many as it needs. Its owner steps it, on any thread
 //! but a worker's; no call here waits.
 
@@ -10,15 +9,14 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use heddle_cm::gateway::{Gateway, GatewayAction, GatewayCounters, GatewayError, GatewayRule};
 use heddle_hub::{DeviceConfig, Hub};
-use heddle_types::{CmId, Event, ListenFailure, ListenerId, QpSpec, Request, Transport};
+use heddle_types::{AppId, CmId, Event, ListenFailure, ListenerId, QpSpec, Request, Transport};
 use heddle_verbs::{
     AcceptParams, ConnectParams, Cq, Device, DeviceError, DeviceLimits, EventQueue, ListenParams,
     Pd, Protocol, Qp, QpInit, Qpn, Waker,
 };
 
-use crate::ask::{Asker, Question};
+use crate::pairing::{Action, GatewayCounters, Pairing, PairingRule, RuleError};
 
 /// Default number of connections that one RNIC forwards at a time, over all rules.
 pub const MAX_FORWARDED: usize = 1024;
@@ -31,7 +29,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// A rule: the connections to forward, and their target.
 #[derive(Clone, Debug)]
-pub struct ForwardRule {
+pub struct Rule {
     /// Address and port to listen at.
     pub addr: SocketAddr,
     /// Settings of the listener. The rule itself sets whether InfiniBand's requests come, and how
@@ -51,23 +49,27 @@ pub struct ForwardRule {
 
 /// The reason why a rule cannot be added.
 #[derive(Debug, thiserror::Error)]
-pub enum ForwardError {
+pub enum GatewayError {
     /// The rule contradicts the existing rules.
     #[error(transparent)]
-    Rule(#[from] GatewayError),
+    Rule(#[from] RuleError),
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
+/// Refuses the request `CmId` of an application's listener with this reason of InfiniBand's REJ. If the
+/// refusal cannot be sent, the asker asks again or gives up.
+type Refuse = Box<dyn Fn(AppId, CmId, u16) + Send>;
+
 /// Forwards connections by rules.
-pub struct Forwarding {
+pub struct Gateway {
     device: Device,
-    asker: Asker,
+    refuse: Refuse,
     events: EventQueue,
     pd: Pd,
     cq: Cq,
-    gateway: Gateway,
+    pairing: Pairing,
     most_qps: usize,
     qps: HashMap<Qpn, Qp>,
     /// The RNIC's names of the connections that were made, by the gateway's names; and the reverse.
@@ -78,19 +80,19 @@ pub struct Forwarding {
     news: bool,
 }
 
-impl Forwarding {
-    /// Makes a shell without rules, which forwards at most `most` connections at a time. `ours` are
-    /// the addresses of the RNIC; the shell wakes `waker` when there is work for it.
+impl Gateway {
+    /// Makes a gateway without rules, which forwards at most `most` connections at a time. `ours` are
+    /// the addresses of the RNIC; the gateway wakes `waker` when there is work for it.
     ///
     /// # Errors
     /// [`DeviceError`].
     pub fn new(
         hub: &Arc<Hub>,
-        asker: Asker,
+        refuse: impl Fn(AppId, CmId, u16) + Send + 'static,
         ours: Vec<IpAddr>,
         most: usize,
         waker: Option<Waker>,
-    ) -> Result<Forwarding, DeviceError> {
+    ) -> Result<Gateway, DeviceError> {
         let most_qps = most.saturating_mul(2);
         let limits = DeviceLimits {
             max_qps: u32::try_from(most_qps).unwrap_or(u32::MAX),
@@ -102,13 +104,13 @@ impl Forwarding {
         let queues = (most_qps * QP_BYTES) + (64 << 10);
         let config = DeviceConfig { memory: 0, queues, limits, ..DeviceConfig::default() };
         let device = hub.open(&config)?;
-        Ok(Forwarding {
+        Ok(Gateway {
             pd: device.alloc_pd()?,
             cq: device.create_cq(1, None)?,
             device,
-            asker,
+            refuse: Box::new(refuse),
             events: EventQueue::new(waker),
-            gateway: Gateway::new(ours, CmId(0)),
+            pairing: Pairing::new(ours, CmId(0)),
             most_qps,
             qps: HashMap::new(),
             named: HashMap::new(),
@@ -127,9 +129,9 @@ impl Forwarding {
     /// reports the outcome.
     ///
     /// # Errors
-    /// [`ForwardError`].
-    pub fn add(&mut self, rule: &ForwardRule) -> Result<ListenerId, ForwardError> {
-        self.gateway.check(rule.addr, rule.target)?;
+    /// [`GatewayError`].
+    pub fn add(&mut self, rule: &Rule) -> Result<ListenerId, GatewayError> {
+        self.pairing.check(rule.addr, rule.target)?;
         let params = ListenParams {
             infiniband: rule.from == Transport::InfiniBand,
             accept_timeout: rule.timeout + ANSWER,
@@ -138,8 +140,8 @@ impl Forwarding {
             ..rule.params.clone()
         };
         let listener = self.device.listen(rule.addr, params, &self.events)?;
-        let ForwardRule { addr, from, target, protocol, timeout, most, .. } = *rule;
-        self.gateway.add(GatewayRule { listener, addr, from, target, protocol, timeout, most })?;
+        let Rule { addr, from, target, protocol, timeout, most, .. } = *rule;
+        self.pairing.add(PairingRule { listener, addr, from, target, protocol, timeout, most })?;
         self.listeners.insert(listener, Ok(false));
         Ok(listener)
     }
@@ -155,7 +157,7 @@ impl Forwarding {
     /// Ends a listener. Its connections go on, including those that are not established yet.
     pub fn remove(&mut self, listener: ListenerId) {
         if self.listeners.remove(&listener).is_some() {
-            self.gateway.remove(listener);
+            self.pairing.remove(listener);
             // Without a control plane there is no listener left to end.
             let _ = self.device.unlisten(listener);
         }
@@ -163,7 +165,7 @@ impl Forwarding {
 
     /// Takes the RNIC's new addresses.
     pub fn set_addresses(&mut self, ours: Vec<IpAddr>) {
-        self.gateway.set_addresses(ours);
+        self.pairing.set_addresses(ours);
     }
 
     /// Takes no more requests, and ends all connections in order.
@@ -171,7 +173,7 @@ impl Forwarding {
         for listener in self.listeners.keys().copied().collect::<Vec<_>>() {
             self.remove(listener);
         }
-        self.gateway.end();
+        self.pairing.end();
         self.act();
     }
 
@@ -183,7 +185,7 @@ impl Forwarding {
             self.handle_event(event);
             self.act();
             // A name lives no longer than its connection.
-            debug_assert!(self.named.len() <= self.gateway.len());
+            debug_assert!(self.named.len() <= self.pairing.len());
             debug_assert_eq!(self.named.len(), self.known.len());
         }
         true
@@ -201,30 +203,30 @@ impl Forwarding {
 
     /// Returns the number of pairs of connections, established or not.
     pub fn len(&self) -> usize {
-        self.gateway.len()
+        self.pairing.len()
     }
 
     /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
-        self.gateway.is_empty()
+        self.pairing.is_empty()
     }
 
     /// Returns the pairs: the connection that asks, and the connection that was made for it.
     pub fn pairs(&self) -> impl Iterator<Item = (CmId, CmId)> {
-        let pairs = self.gateway.pairs();
+        let pairs = self.pairing.pairs();
         pairs.filter_map(|(asker, made)| Some((asker, *self.named.get(&made)?)))
     }
 
     /// Returns the counters.
     pub fn counters(&self) -> &GatewayCounters {
-        self.gateway.counters()
+        self.pairing.counters()
     }
 
     fn handle_event(&mut self, mut event: Event) {
         match &event {
             Event::Listening { id } => return self.listens(*id, Ok(true)),
             Event::ListenFailed { id, error } => {
-                self.gateway.remove(*id);
+                self.pairing.remove(*id);
                 return self.listens(*id, Err(*error));
             }
             Event::ConnectRequest { .. } => self.make_qps(),
@@ -241,7 +243,7 @@ impl Forwarding {
             }
             rename(&mut event, made);
         }
-        self.gateway.handle_event(event);
+        self.pairing.handle_event(event);
     }
 
     fn listens(&mut self, id: ListenerId, outcome: Result<bool, ListenFailure>) {
@@ -253,19 +255,17 @@ impl Forwarding {
 
     /// Carries out the gateway's actions.
     fn act(&mut self) {
-        while let Some(action) = self.gateway.poll_action() {
+        while let Some(action) = self.pairing.poll_action() {
             match action {
-                GatewayAction::Request(request) => {
+                Action::Request(request) => {
                     if self.ask(&request).is_err() {
-                        self.gateway.handle_refused(&request);
+                        self.pairing.handle_refused(&request);
                     }
                 }
-                GatewayAction::Refuse { id, reason } => {
-                    let app = self.device.app();
-                    // If the refusal cannot be sent, the asker asks again or gives up.
-                    let _ = self.asker.ask(Question::Refuse { app, id, reason });
+                Action::Refuse { id, reason } => {
+                    (self.refuse)(self.device.app(), id, reason);
                 }
-                GatewayAction::Spent(spec) => self.renew(spec),
+                Action::Spent(spec) => self.renew(spec),
             }
         }
     }
@@ -307,11 +307,11 @@ impl Forwarding {
     /// Makes the two queue pairs that a connection takes. If they cannot be made, the gateway
     /// refuses the request.
     fn make_qps(&mut self) {
-        while self.gateway.free_qps() < 2 && self.qps.len() < self.most_qps {
+        while self.pairing.free_qps() < 2 && self.qps.len() < self.most_qps {
             let init = QpInit::new(self.cq.clone()).depths(1, 1);
             let init = QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init };
             let Ok(qp) = self.device.create_qp(self.pd, init) else { return };
-            self.gateway.give_qp(spec(&qp));
+            self.pairing.give_qp(spec(&qp));
             self.qps.insert(qp.qpn(), qp);
         }
     }
@@ -320,7 +320,7 @@ impl Forwarding {
     fn renew(&mut self, spec: QpSpec) {
         let Some(qp) = self.qps.get(&spec.qpn) else { return };
         match self.device.reset_qp(qp) {
-            Ok(()) => self.gateway.give_qp(spec),
+            Ok(()) => self.pairing.give_qp(spec),
             // A new queue pair is made at the next need.
             Err(_) => drop(self.qps.remove(&spec.qpn)),
         }

@@ -6,15 +6,13 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use heddle_cm::gateway::GatewayError;
-use heddle_ctl::{
-    Endpoint, EndpointConfig, ForwardError, ForwardRule, Forwarding, OpenPort, Question, Reply,
-};
+use heddle_ctl::{Asker, Endpoint, EndpointConfig, OpenPort, Question, Reply};
 use heddle_dataplane::{Clock, Eal, ManualClock};
+use heddle_gateway::{Gateway, GatewayError, Rule, RuleError};
 use heddle_tcp::{Addressing, Cidr};
 use heddle_verbs::{
-    AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, DisconnectReason, EventQueue,
-    IbRefusal, ListenParams, ListenerId, Protocol, Qp, QpInit, Transport,
+    AcceptParams, AppId, CmEvent, CmId, ConnectFailure, ConnectParams, DisconnectReason,
+    EventQueue, IbRefusal, ListenParams, ListenerId, Protocol, Qp, QpInit, Transport,
 };
 
 use crate::common::*;
@@ -24,8 +22,13 @@ const VIA: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 
 const TARGET: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 const FROM_IB: Transport = Transport::InfiniBand;
 const FROM_IWARP: Transport = Transport::Iwarp;
-/// Both directions of forwarding.
+/// Both directions of gateway.
 const WAYS: [Transport; 2] = [FROM_IB, FROM_IWARP];
+
+/// Returns the call by which a gateway refuses a request with a reason.
+fn refuse(asker: Asker) -> impl Fn(AppId, CmId, u16) + Send {
+    move |app, id, reason| drop(asker.ask(Question::Refuse { app, id, reason }))
+}
 
 fn speaks(ip: Ipv4Addr, clock: &Clock) -> EndpointConfig {
     // Each test opens new pools, which are never freed, so they are small.
@@ -81,7 +84,7 @@ struct World {
     asker: Peer,
     target: Peer,
     via: Endpoint,
-    forwarding: Forwarding,
+    gateway: Gateway,
     hand: ManualClock,
 }
 
@@ -99,15 +102,15 @@ impl World {
         let target = rnic(vec![b], target);
         let ours = VIA.map(IpAddr::from).to_vec();
         let hub = via.hub().clone();
-        let forwarding = Forwarding::new(&hub, via.asker(), ours, most, None).unwrap();
+        let gateway = Gateway::new(&hub, refuse(via.asker()), ours, most, None).unwrap();
         let (asker, target) = (Peer::new(asker), Peer::new(target));
-        let mut w = World { asker, target, via, forwarding, hand };
+        let mut w = World { asker, target, via, gateway, hand };
         let params = ListenParams { infiniband: true, ..ListenParams::default() };
         let device = w.target.rnic.device();
         device.listen((TARGET, PORT).into(), params, &w.target.events).unwrap();
         assert!(matches!(w.event(Side::Target), CmEvent::Listening { .. }));
-        let listener = w.forwarding.add(&rule(from)).unwrap();
-        w.until("it listens", |w| w.forwarding.is_listening(listener).unwrap().then_some(()));
+        let listener = w.gateway.add(&rule(from)).unwrap();
+        w.until("it listens", |w| w.gateway.is_listening(listener).unwrap().then_some(()));
         (w, listener)
     }
 
@@ -116,7 +119,7 @@ impl World {
             self.asker.rnic.poll();
             self.via.poll();
             self.target.rnic.poll();
-            self.forwarding.step();
+            self.gateway.step();
         }
     }
 
@@ -167,7 +170,7 @@ impl World {
             assert!(matches!(self.event(side), CmEvent::Established { .. }));
         }
         // The asker's RTU, or its first message, may still be under way.
-        self.until("both", |w| (w.forwarding.counters().established > 0).then_some(()));
+        self.until("both", |w| (w.gateway.counters().established > 0).then_some(()));
         [asker, target]
     }
 
@@ -180,11 +183,11 @@ impl World {
 
     /// Asserts that nothing is left of the forwarded connections, neither here nor in the RNIC.
     fn assert_over(&mut self) {
-        self.until("the end", |w| w.forwarding.is_empty().then_some(()));
+        self.until("the end", |w| w.gateway.is_empty().then_some(()));
         self.pass(Duration::from_secs(1));
         let gauges = self.via.snapshot().ctl.gauges;
         assert_eq!((gauges.conns, gauges.claims), (0, 0), "{gauges:?}");
-        assert_eq!(self.forwarding.pairs().count(), 0);
+        assert_eq!(self.gateway.pairs().count(), 0);
     }
 
     fn readdress(&mut self, nets: [&str; 2]) {
@@ -201,8 +204,8 @@ enum Side {
     Target,
 }
 
-fn rule(from: Transport) -> ForwardRule {
-    ForwardRule {
+fn rule(from: Transport) -> Rule {
+    Rule {
         addr: (VIA[0], PORT).into(),
         params: ListenParams::default(),
         from,
@@ -249,8 +252,8 @@ fn test_gateway_forwards_connections_repeatedly_with_same_queue_pairs() {
             assert!(private_data.starts_with(b"answer"), "{private_data:?}");
             assert_eq!((agreed.transport, agreed.ird, agreed.ord), (from, 7, 2));
             assert!(matches!(w.event(Side::Target), CmEvent::Established { .. }));
-            w.until("both", |w| (w.forwarding.counters().established == n).then_some(()));
-            assert_eq!(w.forwarding.pairs().count(), 1);
+            w.until("both", |w| (w.gateway.counters().established == n).then_some(()));
+            assert_eq!(w.gateway.pairs().count(), 1);
             let (first, second, name) = if n == 2 {
                 (Side::Target, Side::Asker, id)
             } else {
@@ -261,7 +264,7 @@ fn test_gateway_forwards_connections_repeatedly_with_same_queue_pairs() {
             assert_eq!(w.disconnected(first), DisconnectReason::Orderly, "{from:?}");
             w.assert_over();
         }
-        let c = w.forwarding.counters();
+        let c = w.gateway.counters();
         assert_eq!((c.forwarded, c.established, c.failed, c.refused_full), (3, 3, 0, 0));
     }
 }
@@ -278,9 +281,9 @@ fn test_gateway_reports_which_two_connections_form_a_pair() {
     let page = w.until("an answer", |_| from.try_recv().ok());
     let seen: Vec<_> = page.conns.iter().map(|c| (c.view.transport, c.view.remote.ip())).collect();
     assert_eq!(seen, [(FROM_IWARP, TARGET.into()), (FROM_IB, ASKER.into())]);
-    assert!(page.conns.iter().all(|c| c.view.app == w.forwarding.device().app()));
+    assert!(page.conns.iter().all(|c| c.view.app == w.gateway.device().app()));
     let pair = (page.conns[1].view.id, page.conns[0].view.id);
-    assert_eq!(w.forwarding.pairs().collect::<Vec<_>>(), [pair]);
+    assert_eq!(w.gateway.pairs().collect::<Vec<_>>(), [pair]);
     // A watching program ends one end of a pair, and the other end follows.
     let (id, how) = (pair.1, heddle_ctl::Kill::Reset);
     w.via
@@ -300,7 +303,7 @@ fn test_gateway_keeps_connection_that_sends_nothing() {
     w.establish(FROM_IWARP);
     w.pass(Duration::from_secs(90));
     assert!(w.asker.events.is_empty() && w.target.events.is_empty());
-    assert_eq!(w.forwarding.len(), 1);
+    assert_eq!(w.gateway.len(), 1);
 }
 
 #[test]
@@ -315,15 +318,15 @@ fn test_gateway_tells_asker_that_target_rejects_or_is_absent() {
         assert!(private_data.starts_with(b"not today"), "{private_data:?}");
         w.assert_over();
         // The target has no listener at this port.
-        w.forwarding.remove(listener);
+        w.gateway.remove(listener);
         let target = SocketAddr::from((TARGET, PORT + 1));
-        w.forwarding.add(&ForwardRule { target, ..rule(from) }).unwrap();
+        w.gateway.add(&Rule { target, ..rule(from) }).unwrap();
         w.pass(MS);
         w.asker.ask(from, b"");
         let event = w.event(Side::Asker);
         assert!(refused(&event, from, 8), "{event:?}");
         w.assert_over();
-        let c = w.forwarding.counters();
+        let c = w.gateway.counters();
         assert_eq!((c.rejected, c.failed), (1, 1));
     }
 }
@@ -343,7 +346,7 @@ fn test_gateway_gives_up_target_that_does_not_answer() {
         assert!((4..6).contains(&took.as_secs()), "{took:?}");
         assert!(matches!(w.event(Side::Target), CmEvent::ConnectError { .. }));
         w.assert_over();
-        assert_eq!(w.forwarding.counters().failed, 1);
+        assert_eq!(w.gateway.counters().failed, 1);
     }
 }
 
@@ -358,7 +361,7 @@ fn test_target_is_told_when_asker_gives_up() {
         assert!(matches!(w.event(Side::Asker), CmEvent::ConnectError { .. }));
         assert!(matches!(w.event(Side::Target), CmEvent::ConnectError { .. }));
         w.assert_over();
-        assert_eq!(w.forwarding.counters().abandoned, 1);
+        assert_eq!(w.gateway.counters().abandoned, 1);
         // The asker gives up at the very moment at which the target accepts.
         let asker = w.asker.ask(from, b"");
         let _ = id;
@@ -395,7 +398,7 @@ fn test_gateway_refuses_private_data_that_do_not_fit() {
     w.target.rnic.device().reject(id, vec![1; 149]).unwrap();
     let CmEvent::Rejected { private_data, .. } = w.event(Side::Asker) else { panic!() };
     assert_eq!(private_data, [0; 148]);
-    assert_eq!(w.forwarding.counters().private_data_too_long, 2);
+    assert_eq!(w.gateway.counters().private_data_too_long, 2);
     w.assert_over();
 }
 
@@ -409,7 +412,7 @@ fn test_removed_rule_refuses_new_requests_and_keeps_old_connections() {
         let [up, _] = w.establish(from);
         w.asker.ask(from, b"");
         let half = w.request();
-        w.forwarding.remove(listener);
+        w.gateway.remove(listener);
         w.asker.ask(from, b"");
         let event = w.event(Side::Asker);
         let absent = ConnectFailure::Tcp(heddle_types::CloseReason::Refused);
@@ -420,14 +423,14 @@ fn test_removed_rule_refuses_new_requests_and_keeps_old_connections() {
         for side in [Side::Asker, Side::Target] {
             assert!(matches!(w.event(side), CmEvent::Established { .. }));
         }
-        assert_eq!(w.forwarding.len(), 2);
+        assert_eq!(w.gateway.len(), 2);
         w.asker.rnic.device().disconnect(up).unwrap();
         w.disconnected(Side::Asker);
         w.disconnected(Side::Target);
-        assert!(w.forwarding.is_listening(listener).is_err());
+        assert!(w.gateway.is_listening(listener).is_err());
         // Another rule for the same address takes over.
-        let again = w.forwarding.add(&rule(from)).unwrap();
-        w.until("it listens", |w| w.forwarding.is_listening(again).unwrap().then_some(()));
+        let again = w.gateway.add(&rule(from)).unwrap();
+        w.until("it listens", |w| w.gateway.is_listening(again).unwrap().then_some(()));
         w.establish(from);
     }
 }
@@ -465,15 +468,15 @@ fn test_requests_beyond_the_limit_of_the_rule_or_of_the_pool_are_refused() {
     for from in WAYS {
         for (most, pool) in [(2, 64), (64, 2)] {
             let (mut w, listener) = World::new(&eal, from, pool);
-            w.forwarding.remove(listener);
-            w.forwarding.add(&ForwardRule { most, ..rule(from) }).unwrap();
+            w.gateway.remove(listener);
+            w.gateway.add(&Rule { most, ..rule(from) }).unwrap();
             w.pass(MS);
             for _ in 0..8 {
                 w.asker.ask(from, b"");
             }
             let told: Vec<_> = (0..6).map(|_| w.event(Side::Asker)).collect();
             assert!(told.iter().all(|e| refused(e, from, 3)), "{told:?}");
-            assert_eq!((w.forwarding.len(), w.forwarding.counters().refused_full), (2, 6));
+            assert_eq!((w.gateway.len(), w.gateway.counters().refused_full), (2, 6));
             // Connections that have a place are not touched, and make room when they are over.
             for _ in 0..2 {
                 let id = w.request();
@@ -491,10 +494,10 @@ fn test_rule_that_makes_a_loop_is_refused_before_it_listens() {
     let (mut w, _) = World::new(&eal, FROM_IB, 4);
     let listeners = w.via.snapshot().ctl.gauges.listeners;
     let (addr, target) = ((VIA[1], PORT).into(), (VIA[0], PORT).into());
-    w.forwarding.add(&ForwardRule { addr, target, ..rule(FROM_IB) }).unwrap();
+    w.gateway.add(&Rule { addr, target, ..rule(FROM_IB) }).unwrap();
     let (addr, target) = ((TARGET, PORT).into(), (VIA[1], PORT).into());
-    let back = w.forwarding.add(&ForwardRule { addr, target, ..rule(FROM_IWARP) });
-    assert!(matches!(back, Err(ForwardError::Rule(GatewayError::Loop))), "{back:?}");
+    let back = w.gateway.add(&Rule { addr, target, ..rule(FROM_IWARP) });
+    assert!(matches!(back, Err(GatewayError::Rule(RuleError::Loop))), "{back:?}");
     w.pass(MS);
     assert_eq!(w.via.snapshot().ctl.gauges.listeners, listeners + 1);
 }
@@ -508,7 +511,7 @@ fn test_gateway_shutdown_tells_both_ends_of_every_connection() {
         w.establish(from);
         w.asker.ask(from, b"");
         w.request();
-        w.forwarding.end();
+        w.gateway.end();
         let told: Vec<_> = (0..2).map(|_| w.event(Side::Asker)).collect();
         let orderly = |e: &CmEvent| {
             let reason = DisconnectReason::Orderly;
@@ -525,7 +528,7 @@ fn test_gateway_shutdown_tells_both_ends_of_every_connection() {
 /// comes to an end.
 struct Facing {
     ends: [Endpoint; 2],
-    forwarding: Vec<Forwarding>,
+    gateways: Vec<Gateway>,
     asker: Peer,
     hand: ManualClock,
 }
@@ -550,18 +553,18 @@ impl Facing {
         let rnic = |ports, c: &EndpointConfig| Endpoint::assemble(eal, ports, &c.rnic()).unwrap();
         let asker = Peer::new(rnic(vec![p], &outer[0]));
         let ends = [rnic(vec![pa, qa], &outer[1]), rnic(vec![qb], &inner[1])];
-        let mut forwarding = Vec::new();
+        let mut gateways = Vec::new();
         let ways = [(FROM_IB, to[0]), (FROM_IWARP, to[1])];
         for (n, (end, (from, to))) in ends.iter().zip(ways).enumerate() {
             let mut ours = pair(n as u8 + 1).map(IpAddr::from).to_vec();
             ours.push(VIA[0].into());
             let hub = end.hub().clone();
-            let mut f = Forwarding::new(&hub, end.asker(), ours, 16, None).unwrap();
+            let mut f = Gateway::new(&hub, refuse(end.asker()), ours, 16, None).unwrap();
             let (addr, target) = ((Ipv4Addr::UNSPECIFIED, PORT).into(), (to, PORT).into());
-            f.add(&ForwardRule { addr, target, most: 3, ..rule(from) }).unwrap();
-            forwarding.push(f);
+            f.add(&Rule { addr, target, most: 3, ..rule(from) }).unwrap();
+            gateways.push(f);
         }
-        let mut w = Facing { ends, forwarding, asker, hand };
+        let mut w = Facing { ends, gateways, asker, hand };
         w.pass(10 * MS);
         w
     }
@@ -571,7 +574,7 @@ impl Facing {
         while self.hand.now() < until {
             for _ in 0..40 {
                 self.asker.rnic.poll();
-                for (end, f) in self.ends.iter_mut().zip(&mut self.forwarding) {
+                for (end, f) in self.ends.iter_mut().zip(&mut self.gateways) {
                     end.poll();
                     f.step();
                 }
@@ -591,11 +594,8 @@ fn test_gateways_that_forward_to_each_other_refuse_and_unwind() {
     w.pass(Duration::from_secs(1));
     let event = w.asker.events.poll().expect("it is told");
     assert!(matches!(event, CmEvent::ConnectError { .. } | CmEvent::Rejected { .. }), "{event:?}");
-    assert_eq!(w.forwarding[1].counters().refused_loop, 1);
-    assert_eq!(
-        (w.forwarding[0].counters().forwarded, w.forwarding[1].counters().forwarded),
-        (1, 0)
-    );
+    assert_eq!(w.gateways[1].counters().refused_loop, 1);
+    assert_eq!((w.gateways[0].counters().forwarded, w.gateways[1].counters().forwarded), (1, 0));
     // The request goes back by another address of the same host, which the gateway cannot see: the
     // loop ends when a rule is full.
     let [a, b] = [11, 12].map(|n| Ipv4Addr::new(10, 1, 0, n));
@@ -604,10 +604,10 @@ fn test_gateways_that_forward_to_each_other_refuse_and_unwind() {
     w.pass(Duration::from_secs(2));
     let event = w.asker.events.poll().expect("it is told");
     assert!(matches!(event, CmEvent::ConnectError { .. } | CmEvent::Rejected { .. }), "{event:?}");
-    let c: Vec<_> = w.forwarding.iter().map(|f| *f.counters()).collect();
+    let c: Vec<_> = w.gateways.iter().map(|f| *f.counters()).collect();
     assert_eq!((c[0].forwarded, c[1].forwarded), (3, 3));
     assert_eq!((c[0].refused_full, c[1].refused_full), (1, 0));
-    assert!(w.forwarding.iter().all(Forwarding::is_empty), "all of it is over");
+    assert!(w.gateways.iter().all(Gateway::is_empty), "all of it is over");
     for end in &w.ends {
         let gauges = end.snapshot().ctl.gauges;
         assert_eq!((gauges.conns, gauges.claims), (0, 0));

@@ -19,8 +19,8 @@ fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn rule(listener: u64, at: &str, target: &str) -> GatewayRule {
-    GatewayRule {
+fn rule(listener: u64, at: &str, target: &str) -> PairingRule {
+    PairingRule {
         listener: ListenerId(listener),
         addr: addr(at),
         from: Transport::InfiniBand,
@@ -32,8 +32,8 @@ fn rule(listener: u64, at: &str, target: &str) -> GatewayRule {
 }
 
 /// Returns a gateway that forwards from InfiniBand at 10.0.0.1 to iWARP at 10.0.0.9.
-fn gateway() -> Gateway {
-    let mut g = Gateway::new(vec![addr("10.0.0.1:0").ip()], TARGET);
+fn gateway() -> Pairing {
+    let mut g = Pairing::new(vec![addr("10.0.0.1:0").ip()], TARGET);
     g.add(rule(1, "10.0.0.1:7", "10.0.0.9:8")).unwrap();
     for n in 1..=8 {
         g.give_qp(qp(n));
@@ -92,9 +92,9 @@ fn error(id: CmId, error: ConnectFailure) -> Event {
 }
 
 /// Returns the gateway's next actions, in few words.
-fn does(g: &mut Gateway) -> Vec<String> {
+fn does(g: &mut Pairing) -> Vec<String> {
     let text = |action| match action {
-        GatewayAction::Request(r) => match r {
+        Action::Request(r) => match r {
             Request::Connect { id, remote, params, .. } => {
                 let data = String::from_utf8(params.private_data).unwrap();
                 let at = params.qp.qpn.0;
@@ -116,14 +116,14 @@ fn does(g: &mut Gateway) -> Vec<String> {
             }
             other => format!("{other:?}"),
         },
-        GatewayAction::Refuse { reason, .. } => format!("refuse {reason}"),
-        GatewayAction::Spent(_) => "spent".into(),
+        Action::Refuse { reason, .. } => format!("refuse {reason}"),
+        Action::Spent(_) => "spent".into(),
     };
     std::iter::from_fn(|| g.poll_action()).map(text).collect()
 }
 
 /// Returns a gateway after all `events`, and its actions after the last of them.
-fn after(events: &[Event]) -> (Gateway, Vec<String>) {
+fn after(events: &[Event]) -> (Pairing, Vec<String>) {
     let mut g = gateway();
     let mut last = Vec::new();
     for event in events {
@@ -249,10 +249,10 @@ fn test_gateway_refuses_asker_when_private_data_do_not_fit() {
     }
     // A request in the other direction: 56 bytes fit, and with 57 the target is not asked.
     for (n, does_first, counted, left) in [(56, "connect", 0, 1), (57, "refuse 5", 1, 0)] {
-        let mut g = Gateway::new(vec![], TARGET);
+        let mut g = Pairing::new(vec![], TARGET);
         let over = Protocol::InfiniBand;
         let rule = rule(1, "10.0.0.1:7", "10.0.0.9:8");
-        g.add(GatewayRule { from: Transport::Iwarp, protocol: over, ..rule }).unwrap();
+        g.add(PairingRule { from: Transport::Iwarp, protocol: over, ..rule }).unwrap();
         (1..=2).for_each(|n| g.give_qp(qp(n)));
         g.handle_event(long(request(ASKER, Transport::Iwarp, "10.0.0.2:50000"), n));
         let did = does(&mut g);
@@ -325,7 +325,7 @@ fn test_gateway_refuses_requests_that_loop_back_or_exceed_its_limit() {
     let did = does(&mut g);
     assert_eq!((did.len(), did[2].as_str(), g.len()), (3, "refuse 3", 2));
     // No queue pairs are left.
-    let mut g = Gateway::new(vec![], TARGET);
+    let mut g = Pairing::new(vec![], TARGET);
     g.add(rule(1, "10.0.0.1:7", "10.0.0.9:8")).unwrap();
     g.give_qp(qp(1));
     g.handle_event(asked());
@@ -338,16 +338,16 @@ fn test_gateway_refuses_requests_that_loop_back_or_exceed_its_limit() {
 
 #[test]
 fn test_gateway_refuses_rules_that_make_a_loop() {
-    let mut g = Gateway::new(vec![addr("10.0.0.1:0").ip()], TARGET);
+    let mut g = Pairing::new(vec![addr("10.0.0.1:0").ip()], TARGET);
     let own = rule(1, "10.0.0.1:7", "10.0.0.1:7");
-    assert_eq!(g.add(own), Err(GatewayError::Loop));
-    assert_eq!(g.add(rule(1, "0.0.0.0:7", "10.0.0.1:7")), Err(GatewayError::Loop));
+    assert_eq!(g.add(own), Err(RuleError::Loop));
+    assert_eq!(g.add(rule(1, "0.0.0.0:7", "10.0.0.1:7")), Err(RuleError::Loop));
     // A loop over two rules, and over three; the gateway refuses the rule that closes it.
     g.add(rule(1, "10.0.0.1:7", "10.0.0.1:8")).unwrap();
-    assert_eq!(g.add(rule(1, "10.0.0.1:9", "10.0.0.9:9")), Err(GatewayError::Taken));
-    assert_eq!(g.add(rule(2, "10.0.0.1:8", "10.0.0.1:7")), Err(GatewayError::Loop));
+    assert_eq!(g.add(rule(1, "10.0.0.1:9", "10.0.0.9:9")), Err(RuleError::Taken));
+    assert_eq!(g.add(rule(2, "10.0.0.1:8", "10.0.0.1:7")), Err(RuleError::Loop));
     g.add(rule(2, "0.0.0.0:8", "10.0.0.1:9")).unwrap();
-    assert_eq!(g.add(rule(3, "10.0.0.1:9", "10.0.0.1:7")), Err(GatewayError::Loop));
+    assert_eq!(g.add(rule(3, "10.0.0.1:9", "10.0.0.1:7")), Err(RuleError::Loop));
     g.add(rule(3, "10.0.0.1:9", "10.0.0.9:7")).unwrap();
     // A rule that leads to other rules without coming back is no loop.
     g.add(rule(4, "10.0.0.1:10", "10.0.0.1:7")).unwrap();

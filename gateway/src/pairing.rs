@@ -1,19 +1,13 @@
-//! A gateway at connection level: makes a request that comes in one protocol in the other, and
+//! The gateway's decisions: [`Pairing`] makes a request that comes in one protocol in the other, and
 //! reports the outcome to the asker.
-//! ```text
-//!   asker ── request ──▶ Gateway ── request ──▶ target
-//!         ◀── answer ───         ◀── answer ───
-//! ```
 //!
-//! [`Gateway`] is an application of a [`ConnectionManager`](crate::ConnectionManager) like any
-//! other, and as pure: events go in, and requests come out. The gateway knows nothing of bytes or
-//! messages. The gateway carries private data, read depths and refusals over, and an end on either
+//! Events go in, and requests come out. The gateway knows nothing of bytes or messages. It carries private data, read depths and refusals over, and an end on either
 //! side ends the other. Data are not carried, because over InfiniBand there are none.
 //!
 //! # Loops
 //!
 //! Neither protocol has room for a mark that a request has been forwarded. Three checks take its
-//! place. The gateway refuses a rule whose target is a listener of a rule ([`GatewayError::Loop`]),
+//! place. The gateway refuses a rule whose target is a listener of a rule ([`RuleError::Loop`]),
 //! however many rules lie between. The gateway refuses a request that comes from the host that the
 //! request would be sent to. Each rule has a limit of simultaneous connections, so that a loop over
 //! other gateways ends when the first of them is full, and unwinds.
@@ -35,7 +29,7 @@ use pair::Pair;
 
 /// A rule: where the gateway sends the requests of a listener.
 #[derive(Clone, Debug)]
-pub struct GatewayRule {
+pub struct PairingRule {
     /// The listener, which the shell makes: with
     /// [`ListenParams::infiniband`](heddle_types::ListenParams::infiniband) if the listener is to take
     /// InfiniBand's requests.
@@ -57,7 +51,7 @@ pub struct GatewayRule {
 
 /// The reason why a rule is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GatewayError {
+pub enum RuleError {
     /// The listener has a rule already.
     #[error("the listener forwards already")]
     Taken,
@@ -68,11 +62,10 @@ pub enum GatewayError {
 
 /// An action that a gateway asks of its shell.
 #[derive(Clone, Debug)]
-pub enum GatewayAction {
-    /// A request to the manager. If the manager refuses it, call [`Gateway::handle_refused`].
+pub enum Action {
+    /// A request to the manager. If the manager refuses it, call [`Pairing::handle_refused`].
     Request(Request),
-    /// A call of [`ConnectionManager::refuse`](crate::ConnectionManager::refuse): refuse the
-    /// request `id` with this reason of InfiniBand's REJ.
+    /// Refuse the request `id` with this reason of InfiniBand's REJ.
     Refuse {
         /// The connection that asks.
         id: CmId,
@@ -110,12 +103,12 @@ heddle_base::counters! {
     }
 }
 
-/// Forwards connections by its rules.
+/// Pairs connections by its rules.
 #[derive(Debug)]
-pub struct Gateway {
+pub struct Pairing {
     /// Our addresses: a request sent to one of them may come back.
     ours: Vec<IpAddr>,
-    rules: BTreeMap<ListenerId, GatewayRule>,
+    rules: BTreeMap<ListenerId, PairingRule>,
     /// Pairs by the name of the connection that asks.
     pairs: BTreeMap<CmId, Pair>,
     /// The connection that asks, by the name of the connection that was made for it.
@@ -125,7 +118,7 @@ pub struct Gateway {
     qps: Vec<QpSpec>,
     /// Next name of a connection that we make, below [`CmId::PASSIVE`].
     next: u64,
-    actions: VecDeque<GatewayAction>,
+    actions: VecDeque<Action>,
     counters: GatewayCounters,
 }
 
@@ -135,11 +128,11 @@ const TIMEOUT: u16 = 4;
 const UNSUPPORTED: u16 = 5;
 const INVALID_SERVICE_ID: u16 = 8;
 
-impl Gateway {
+impl Pairing {
     /// Makes a gateway without rules. `first` and the numbers after it name the connections that
     /// the gateway makes.
-    pub fn new(ours: Vec<IpAddr>, first: CmId) -> Gateway {
-        Gateway {
+    pub fn new(ours: Vec<IpAddr>, first: CmId) -> Pairing {
+        Pairing {
             ours,
             rules: BTreeMap::new(),
             pairs: BTreeMap::new(),
@@ -172,14 +165,14 @@ impl Gateway {
     /// show.
     ///
     /// # Errors
-    /// [`GatewayError::Loop`].
-    pub fn check(&self, addr: SocketAddr, target: SocketAddr) -> Result<(), GatewayError> {
+    /// [`RuleError::Loop`].
+    pub fn check(&self, addr: SocketAddr, target: SocketAddr) -> Result<(), RuleError> {
         // A request that reaches a rule's listener goes on to the rule's target. A loop has at most
         // as many steps as there are rules, and one for the new rule.
         let mut at = target;
         for _ in 0..=self.rules.len() {
             if self.reaches(at, addr) {
-                return Err(GatewayError::Loop);
+                return Err(RuleError::Loop);
             }
             let Some(next) = self.rules.values().find(|r| self.reaches(at, r.addr)) else { break };
             at = next.target;
@@ -191,9 +184,9 @@ impl Gateway {
     ///
     /// # Errors
     /// When the listener has a rule already, or the new rule would be part of a loop.
-    pub fn add(&mut self, rule: GatewayRule) -> Result<(), GatewayError> {
+    pub fn add(&mut self, rule: PairingRule) -> Result<(), RuleError> {
         if self.rules.contains_key(&rule.listener) {
-            return Err(GatewayError::Taken);
+            return Err(RuleError::Taken);
         }
         self.check(rule.addr, rule.target)?;
         self.rules.insert(rule.listener, rule);
@@ -212,7 +205,7 @@ impl Gateway {
     }
 
     /// Returns the next action.
-    pub fn poll_action(&mut self) -> Option<GatewayAction> {
+    pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
@@ -263,7 +256,7 @@ impl Gateway {
         }
     }
 
-    /// Handles the manager's refusal of a request of [`GatewayAction::Request`] like a failure.
+    /// Handles the manager's refusal of a request of [`Action::Request`] like a failure.
     pub fn handle_refused(&mut self, request: &Request) {
         match request {
             Request::Connect { id, .. } => {
@@ -281,12 +274,12 @@ impl Gateway {
         }
     }
 
-    fn act(&mut self, action: GatewayAction) {
+    fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }
 
     fn request(&mut self, request: Request) {
-        self.act(GatewayAction::Request(request));
+        self.act(Action::Request(request));
     }
 }
 
