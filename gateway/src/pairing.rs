@@ -1,8 +1,9 @@
 //! The gateway's decisions: [`Pairing`] makes a request that comes in one protocol in the other, and
 //! reports the outcome to the asker.
 //!
-//! Events go in, and requests come out. The gateway knows nothing of bytes or messages. It carries private data, read depths and refusals over, and an end on either
-//! side ends the other. Data are not carried, because over InfiniBand there are none.
+//! Events go in, and requests come out. The gateway knows nothing of bytes or messages. It carries
+//! private data, read depths and refusals over, and an end on either side ends the other. Data are
+//! not carried, because over InfiniBand there are none.
 //!
 //! # Loops
 //!
