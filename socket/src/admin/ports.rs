@@ -1,0 +1,83 @@
+//! The answers to `ports` and `stats`: ports and counters.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// All ports, with their counters.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ports {
+    /// Time of the request, since the start.
+    pub at_ns: u64,
+    /// Ports in the order of the configuration.
+    pub ports: Vec<Port>,
+}
+
+/// A port and its device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    /// Name of the port in the configuration.
+    pub name: String,
+    /// Name of the port's device in DPDK.
+    pub device: String,
+    /// Name of the driver of the device.
+    pub driver: String,
+    /// Ethernet address of the port.
+    pub mac: String,
+    /// Bytes of the largest IP packet.
+    pub mtu: u16,
+    /// True if the link is up.
+    pub up: bool,
+    /// Speed of the link in Mb/s, where the device knows.
+    pub mbps: Option<u32>,
+    /// Number of times that the link came up or went down since the start.
+    #[serde(default)]
+    pub link_changes: u64,
+    /// Time of the last such change, since the start; absent when the link has not changed.
+    #[serde(default)]
+    pub link_changed_ns: Option<u64>,
+    /// Our addresses, with their prefixes.
+    pub addresses: Vec<String>,
+    /// Routes, `NETWORK/PREFIX via GATEWAY`.
+    pub routes: Vec<String>,
+    /// Number of workers that share the port.
+    pub workers: usize,
+    /// Offloads of the device: `rx-ip-checksum`, `rx-tcp-checksum`, `tx-ip-checksum`,
+    /// `tx-tcp-checksum`, `multi-segs`, `rx-hash`.
+    #[serde(default)]
+    pub offloads: Vec<String>,
+    /// Why the port's queues do not interrupt although the configuration asks for interrupts.
+    #[serde(default)]
+    pub no_interrupts: Option<String>,
+    /// Counters of the device, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// All counters of the appliance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Time of the request, since the start.
+    pub at_ns: u64,
+    /// Numbers of the workers that have answered.
+    pub workers: Vec<usize>,
+    /// Numbers of the workers that have not answered in time.
+    pub silent: Vec<usize>,
+    /// The counters, each summed over all workers.
+    pub counters: Vec<Counter>,
+}
+
+/// A counter with its help text.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counter {
+    /// Part of the appliance that counts.
+    pub part: String,
+    /// Name of the counter within its part.
+    pub name: String,
+    /// Help text: the event that the counter counts.
+    pub help: String,
+    /// Value of the counter, summed over all workers.
+    pub value: u64,
+    /// Value at each worker that has answered; empty where no worker counts this.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<u64>,
+}
