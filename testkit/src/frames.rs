@@ -232,8 +232,8 @@ fn pseudo_header(from: Ipv4Addr, to: Ipv4Addr, len: usize) -> [u8; 12] {
     p
 }
 
-/// Computes the checksum of consecutive pieces, which all have even length except the last.
-fn checksum(pieces: &[&[u8]]) -> u16 {
+/// Computes the Internet checksum of consecutive pieces, which all have even length except the last.
+pub fn checksum(pieces: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for p in pieces {
         for pair in p.chunks(2) {

@@ -32,9 +32,19 @@ pub fn enhanced_request(ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
     start(FLAG_CRC | FLAG_ENHANCED, 2, &data)
 }
 
+/// Builds an MPA Reply of revision 1, with CRC.
+pub fn reply(rejects: bool, private_data: &[u8]) -> Vec<u8> {
+    let flags = FLAG_CRC | if rejects { FLAG_REJECT } else { 0 };
+    frame(b"MPA ID Rep Frame", flags, 1, private_data)
+}
+
 fn start(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    frame(b"MPA ID Req Frame", flags, revision, private_data)
+}
+
+fn frame(key: &[u8; 16], flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     let len = u16::try_from(private_data.len()).expect("at most 512 bytes");
-    [b"MPA ID Req Frame", &[flags, revision][..], &len.to_be_bytes(), private_data].concat()
+    [&key[..], &[flags, revision], &len.to_be_bytes(), private_data].concat()
 }
 
 /// The content of an MPA Reply.

@@ -5,22 +5,20 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use heddle_testkit::mpa;
+
 use crate::lab::{Appliance, PATIENCE, listen};
 use crate::net::SERVER;
-
-/// An MPA Request of revision 1 with CRC and no private data (RFC 5044 section 7.1.1).
-const REQUEST: [u8; 20] = *b"MPA ID Req Frame\x40\x01\0\0";
 
 /// Makes a connection from the kernel and establishes it in MPA.
 fn connect(a: &Appliance, port: u16) -> TcpStream {
     let addr = SocketAddr::new(SERVER.into(), port);
     let mut tcp = a.lab.peers.run(|| TcpStream::connect_timeout(&addr, PATIENCE)).unwrap();
     tcp.set_read_timeout(Some(PATIENCE)).unwrap();
-    tcp.write_all(&REQUEST).unwrap();
-    let mut reply = [0; 20];
+    tcp.write_all(&mpa::request(b"")).unwrap();
+    let mut reply = vec![0; 20];
     tcp.read_exact(&mut reply).unwrap();
-    assert_eq!(&reply[..16], b"MPA ID Rep Frame");
-    assert_eq!(reply[16] & 0x20, 0, "it was rejected");
+    assert!(!mpa::take_reply(&mut reply).unwrap().rejected);
     tcp
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use heddle::Device;
 use heddle_nfs::wire::Status;
+use heddle_testkit::mpa;
 
 use crate::lab::{Appliance, PATIENCE, listen};
 use crate::nfs::{by_rdma, export, status};
@@ -21,11 +22,10 @@ fn ask(a: &Appliance, port: u16) -> (TcpStream, bool) {
     let exchange = || {
         let mut tcp = TcpStream::connect_timeout(&at, PATIENCE).unwrap();
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
-        tcp.write_all(b"MPA ID Req Frame\x40\x01\x00\x00").unwrap();
-        let mut reply = [0; 20];
+        tcp.write_all(&mpa::request(b"")).unwrap();
+        let mut reply = vec![0; 20];
         tcp.read_exact(&mut reply).unwrap();
-        assert!(reply.starts_with(b"MPA ID Rep Frame"), "{reply:x?}");
-        (tcp, reply[16] & 0x20 == 0)
+        (tcp, !mpa::take_reply(&mut reply).unwrap().rejected)
     };
     a.lab.peers.run(exchange)
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use heddle::Device;
 use heddle::connection::{EventQueue, ListenParams};
 use heddle::remote::OpenParams;
+use heddle_testkit::mpa;
 
 use crate::lab::{Appliance, PATIENCE, Running, file, heddle, listen};
 
@@ -123,13 +124,12 @@ fn test_application_that_never_answers_blocks_no_service() {
     };
     device.listen("10.77.0.1:7300".parse().unwrap(), patient, &events).unwrap();
     until("it listens", || clients(&a).iter().any(|c| c["listeners"] == 1));
-    // MPA Requests of revision 1, with CRC and without private data.
-    let request = b"MPA ID Req Frame\x40\x01\x00\x00";
+    let request = mpa::request(b"");
     let peers = || {
         let at = "10.77.0.1:7300".parse().unwrap();
         let connect = |_| {
             let mut tcp = TcpStream::connect_timeout(&at, PATIENCE).ok()?;
-            tcp.write_all(request).ok()?;
+            tcp.write_all(&request).ok()?;
             Some(tcp)
         };
         (0..40).filter_map(connect).collect::<Vec<_>>()

@@ -15,9 +15,9 @@ use heddle::connection::{
 };
 use heddle::counters::Snapshot;
 use heddle::queue::QpInit;
+use heddle_testkit::mpa;
 
 use crate::linux::{Client, PATIENCE};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::segments::{Stream, nothing, plain, r, t, u};
 use crate::target::plan::{ATOMIC, NOTHING, READ};

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::frames::{self, SYN, Segment};
+use heddle_testkit::frames::{self, SYN, Segment};
+
 use crate::net::{Lab, Packets, SERVER};
 use crate::server::{RPING, Server};
 use crate::tcp::{Conn, Host, Offer, address};

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use heddle_testkit::mpa;
+
 use crate::linux::{Client, Rping, time_to_be_served};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::server::{RPING, SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};

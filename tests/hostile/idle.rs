@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::frames::ACK;
+use heddle_testkit::frames::ACK;
+use heddle_testkit::mpa;
+
 use crate::linux::{Client, time_to_be_served};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::server::{PERF, RPING, SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};

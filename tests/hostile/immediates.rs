@@ -1,8 +1,9 @@
 //! Immediate Data (RFC 7306) that differs from what the benchmark has announced to the perf
 //! service: the service counts it, or ends that connection, and no other peer notices.
 
+use heddle_testkit::mpa;
+
 use crate::linux::{Client, PATIENCE, Rping};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::segments::{plain, u};
 use crate::server::{PERF, Server};

@@ -4,9 +4,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use heddle_testkit::mpa::{self, Message, Reply};
 use socket2::{Domain, Socket, Type};
 
-use crate::mpa::{self, Message, Reply};
 use crate::net::Lab;
 use crate::server::{RPING, service};
 

@@ -12,11 +12,9 @@
 #![allow(missing_docs, reason = "parts of a test")]
 #![allow(unreachable_pub, reason = "each module takes what it needs from the others")]
 
-mod frames;
 mod linux;
 #[path = "../../rpc/tests/it/common/lists.rs"]
 mod lists;
-mod mpa;
 mod net;
 mod segments;
 mod server;

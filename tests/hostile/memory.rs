@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use heddle_testkit::mpa;
+
 use crate::linux::Rping;
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::server::{SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};
@@ -231,7 +232,7 @@ fn test_peers_with_gaps_leave_room_for_segments_of_another() {
         // This uses some 50 of 64 buffers; the server accepts everything after the gap as soon as
         // the gap closes.
         let base = c.snd_nxt;
-        c.put(host, &c.segment(crate::frames::ACK, base, &segment));
+        c.put(host, &c.segment(heddle_testkit::frames::ACK, base, &segment));
         c.wait(host, Duration::from_secs(2), |c| {
             (c.acked == base.wrapping_add(73 * 1396)).then_some(())
         });

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use heddle::Seed;
 use heddle::connection::DisconnectReason;
 use heddle_base::Random;
+use heddle_testkit::mpa;
 
 use crate::linux::{Client, PATIENCE};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::segments::{Stream, a, a_response, nothing, r, t, u};
 use crate::target::{MARKED, PLACES, PLAIN, READ_LEN, RECV, Stags, TO, Target, WINDOW, plan};

@@ -16,11 +16,11 @@ use heddle_nfs::wire::{
 };
 use heddle_rpcrdma::rpc::Procedure;
 use heddle_rpcrdma::{v1, v2};
+use heddle_testkit::mpa::{self, Message};
 
 use crate::linux::{PATIENCE, measure};
 use crate::lists::{bad_lists, lists, read};
 use crate::memory::{TURN, TURNS, assert_not_slower};
-use crate::mpa::{self, Message};
 use crate::net::LINUX;
 use peers::{Exports, MIB, Peer, bytes_of};
 

@@ -7,10 +7,10 @@
 use std::time::{Duration, Instant};
 
 use heddle::connection::DisconnectReason;
+use heddle_testkit::mpa;
 
 use crate::errors::honest_session;
 use crate::linux::{Client, PATIENCE};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::segments::{nothing, plain, r, t, u};
 use crate::target::{PLAIN, Stags, TO, Target};

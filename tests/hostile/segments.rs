@@ -1,6 +1,6 @@
 //! DDP segments and FPDUs as in the RFCs' figures; the caller chooses every byte.
 
-use crate::mpa;
+use heddle_testkit::mpa;
 
 /// Builds a tagged segment: control bytes of DDP and RDMAP, STag, tagged offset (RFC 5041 figure
 /// 3).

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::frames::{ACK, PSH, RST};
+use heddle_testkit::frames::{ACK, PSH, RST};
+use heddle_testkit::mpa;
+
 use crate::idle::perf_hello;
 use crate::linux::{Client, Rping};
 use crate::memory::{TURN, TURNS, assert_not_slower};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::server::{PERF, RPING, SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};

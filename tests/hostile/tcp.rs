@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use crate::frames::{self, ACK, FIN, Mac, PSH, Packet, Path, RST, SYN, Segment};
-use crate::mpa::{self, Message, Reply};
+use heddle_testkit::frames::{self, ACK, FIN, Mac, PSH, Packet, Path, RST, SYN, Segment};
+use heddle_testkit::mpa::{self, Message, Reply};
+
 use crate::net::{Lab, Packets, SERVER};
 
 const MAC: Mac = [0x02, 0x77, 0, 0, 0, 0x01];

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use heddle_testkit::mpa;
+
 use crate::linux::{Client, PATIENCE};
-use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::target::{PLAIN, Stags, TO, WINDOW, plan};
 

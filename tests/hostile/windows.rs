@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::frames::{ACK, FIN, PSH, SYN};
+use heddle_testkit::frames::{ACK, FIN, PSH, SYN};
+use heddle_testkit::mpa;
+
 use crate::linux::Client;
-use crate::mpa;
 use crate::net::{LINUX, Lab, unacknowledged};
 use crate::server::{RPING, SINK, Server};
 use crate::target::PATIENCE;

@@ -40,9 +40,10 @@ fn crates() -> Graph {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     let name = |v: &serde_json::Value| v["name"].as_str().unwrap().to_owned();
-    // The fuzz targets are not part of the product.
+    // The fuzz targets and the frames of tests are not part of the product.
+    let outside = ["heddle-fuzz", "heddle-testkit"];
     let all = metadata["packages"].as_array().unwrap().iter();
-    let packages: Vec<_> = all.filter(|p| name(p) != "heddle-fuzz").collect();
+    let packages: Vec<_> = all.filter(|p| !outside.contains(&name(p).as_str())).collect();
     let ours: BTreeSet<String> = packages.iter().map(|p| name(p)).collect();
     let uses = |p: &serde_json::Value| {
         let all = p["dependencies"].as_array().unwrap().iter();

@@ -16,11 +16,11 @@ use heddle_rpcrdma::chunk::Limits;
 use heddle_rpcrdma::header::{self, Header};
 use heddle_rpcrdma::rpc::{Auth, Call, Procedure, Reply};
 use heddle_rpcrdma::{Xid, v1, v2};
+use heddle_testkit::mpa;
 use tempfile::TempDir;
 
 use crate::linux::{Client, PATIENCE};
 use crate::lists::lists;
-use crate::mpa;
 use crate::net::{LINUX, Lab, SERVER};
 use crate::server::Server;
 

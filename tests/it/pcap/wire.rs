@@ -12,6 +12,7 @@ use heddle::tcp::Cidr;
 use heddle::{Eal, Endpoint, EndpointConfig, Seed};
 use heddle_base::Chunks;
 use heddle_dataplane::{BURST, Mbuf, RxQueue, TxQueue};
+use heddle_testkit::frames::checksum;
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
 /// In each pair the first is the initiator, the second the responder.
@@ -209,14 +210,4 @@ fn cut(frame: &[u8], most: usize) -> Vec<Vec<u8>> {
         f
     });
     pieces.collect()
-}
-
-/// Computes the Internet checksum of parts, which all have an even length except the last.
-fn checksum(parts: &[&[u8]]) -> u16 {
-    let word = |w: &[u8]| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0));
-    let mut sum: u32 = parts.iter().flat_map(|p| p.chunks(2)).map(word).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !u16::try_from(sum).expect("16 bits")
 }

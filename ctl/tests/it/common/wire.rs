@@ -3,32 +3,17 @@
 use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::mpa::fpdu;
-use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_iwarp::rdmap::{Control, Opcode, Terminate};
-use heddle_types::mpa::Revision;
+use heddle_testkit::mpa;
 
 /// Returns an MPA Request of revision 1 with CRC.
 pub fn request(private_data: &[u8]) -> Vec<u8> {
-    frame(Kind::Request, false, private_data)
+    mpa::request(private_data)
 }
 
 /// Returns an MPA Reply of revision 1 with CRC.
 pub fn reply(reject: bool, private_data: &[u8]) -> Vec<u8> {
-    frame(Kind::Reply, reject, private_data)
-}
-
-fn frame(kind: Kind, reject: bool, private_data: &[u8]) -> Vec<u8> {
-    Frame {
-        kind,
-        markers: false,
-        crc: true,
-        reject,
-        revision: Revision::V1,
-        enhanced: None,
-        private_data,
-    }
-    .emit()
-    .unwrap()
+    mpa::reply(reject, private_data)
 }
 
 /// Returns an FPDU with its CRC.
@@ -36,9 +21,7 @@ pub fn fpdu(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![0; header.len()];
     header.emit(&mut ulpdu);
     ulpdu.extend(payload);
-    let mut out = Vec::new();
-    fpdu::append(&ulpdu, true, &mut out).unwrap();
-    out
+    mpa::fpdu(&ulpdu)
 }
 
 /// Returns the header of a Send of one segment.
