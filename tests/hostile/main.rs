@@ -22,6 +22,7 @@ mod target;
 mod tcp;
 mod traffic;
 
+mod clients;
 mod errors;
 mod floods;
 mod honest;
