@@ -18,7 +18,7 @@ use heddle_services::Step;
 use heddle_services::bench::{BenchServer, send_window};
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_types::mpa::CrcPolicy;
-use heddle_verbs::{DeviceError, ListenParams, MpaOptions, Protocol};
+use heddle_verbs::{Device, DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 
 use crate::progress::Progress;
@@ -27,7 +27,7 @@ use crate::report::{
 };
 use crate::spec::{BenchSpec, Faults, Wire};
 use crate::usage::Usage;
-use crate::workload::{Client, Outcome, Run, WorkloadError};
+use crate::workload::{Client, Outcome, Peer, PerftestClient, Run, Workload, WorkloadError};
 
 /// Where the polling threads run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -378,7 +378,7 @@ fn run_inline(
 
 /// Steps a client to its end, and calls `poll` in between so that the RNICs progress.
 pub(crate) fn drive(
-    mut client: Client,
+    mut client: impl Workload,
     progress: &Progress,
     mut poll: impl FnMut(),
 ) -> Result<Outcome, WorkloadError> {
@@ -401,6 +401,21 @@ pub(crate) fn drive(
         client.abandon();
     }
     result
+}
+
+/// Runs the client of a server elsewhere to its end.
+pub(crate) fn connect(
+    device: &Device,
+    clock: &Clock,
+    remote: SocketAddr,
+    run: Run,
+    progress: &Progress,
+    poll: impl FnMut(),
+) -> Result<Outcome, WorkloadError> {
+    match run.peer {
+        Peer::Bench => drive(Client::new(device, clock, remote, run)?, progress, poll),
+        Peer::Perftest => drive(PerftestClient::new(device, clock, remote, run)?, progress, poll),
+    }
 }
 
 /// Polls two RNICs that rings connect, or one. The receiver gets in its poll the frames that the
@@ -507,8 +522,8 @@ fn run_client(
     run: Run,
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
-    let client = Client::new(a.endpoint.device(), &a.clock, remote, run)?;
-    let result = drive(client, progress, || {
+    let (device, clock) = (a.endpoint.device().clone(), a.clock.clone());
+    let result = connect(&device, &clock, remote, run, progress, || {
         a.endpoint.poll();
     });
     let until = a.endpoint.now() + LINGER;

@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 use heddle_dataplane::Clock;
 use heddle_verbs::Device;
 
-use crate::embedded::{BenchError, add_intervals, drive, report};
+use crate::embedded::{BenchError, add_intervals, connect, report};
 use crate::progress::Progress;
 use crate::report::{BenchReport, warnings};
 use crate::spec::{BenchSpec, Wire};
 use crate::usage::Usage;
-use crate::workload::{Client, Run};
+use crate::workload::Run;
 
 /// The number of looks at the completion queue before the thread yields the processor.
 const LOOKS: u32 = 256;
@@ -47,9 +47,9 @@ impl OwnProcess {
     ) -> Result<BenchReport, BenchError> {
         self.progress.clear();
         let used = Usage::of_process();
-        let client = Client::new(&self.device, &Clock::system(), self.server, run)?;
         let mut looks = 0u32;
-        let outcome = drive(client, &self.progress, || {
+        let clock = Clock::system();
+        let outcome = connect(&self.device, &clock, self.server, run, &self.progress, || {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS) {
                 std::thread::yield_now();

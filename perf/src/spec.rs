@@ -12,6 +12,8 @@ use heddle_services::bench::{MAX_DEPTH, MAX_SIZE, Mode, Op, UnknownWord};
 use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
 
+use crate::workload::{self, Peer, Run};
+
 mod rate;
 
 pub use rate::Rate;
@@ -115,6 +117,8 @@ pub struct BenchSpec {
     pub rate: Option<Rate>,
     /// True if the latency of a ping-pong is half of the round trip.
     pub half: bool,
+    /// The program at the other end.
+    pub peer: Peer,
 }
 
 impl Default for BenchSpec {
@@ -136,6 +140,7 @@ impl Default for BenchSpec {
             interval: None,
             rate: None,
             half: false,
+            peer: Peer::Bench,
         }
     }
 }
@@ -230,6 +235,16 @@ impl BenchSpec {
         for size in self.sizes.iter() {
             range("size", size.0.into(), 0, MAX_SIZE.into())?;
             self.check_size(size)?;
+        }
+        if self.peer == Peer::Perftest {
+            if self.sizes.iter().count() > 1 {
+                return Err(SpecError::Conflict(
+                    "a server of perftest ends after one size: give --size",
+                ));
+            }
+            for size in self.sizes.iter() {
+                workload::perftest::program(&Run::new(self, size)).map_err(SpecError::Conflict)?;
+            }
         }
         Ok(())
     }

@@ -5,16 +5,51 @@
 //! block, so they run on one thread, on two, or at the other end of a pinned worker's rings.
 
 pub mod client;
+pub(crate) mod perftest;
 
 pub use client::{Client, Interval, Outcome, WorkloadError};
+pub use perftest::PerftestClient;
 
 use core::time::Duration;
 
 use heddle_base::units::Size;
+use heddle_services::Step;
 use heddle_services::bench::{Mode, Op};
 use heddle_verbs::MpaOptions;
 
 use crate::spec::{BenchSpec, Until};
+
+/// The end that measures. A thread calls [`step`](Workload::step), with the polls of the RNIC in
+/// between, until the run is done.
+pub trait Workload {
+    /// Does the work that is due. After [`Step::Done`] no work is left.
+    ///
+    /// # Errors
+    /// The reason for which the run has failed.
+    fn step(&mut self) -> Result<Step, WorkloadError>;
+
+    /// Returns the measured figures, which are final after the run is done.
+    fn outcome(&self) -> Outcome;
+
+    /// Returns the number of operations measured so far.
+    fn ops(&self) -> u64;
+
+    /// Returns the intervals of the run that have ended since the last call.
+    fn take_intervals(&mut self) -> Vec<Interval>;
+
+    /// Gives up: closes the open connections, without waiting.
+    fn abandon(&mut self);
+}
+
+/// The program at the other end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Peer {
+    /// [`BenchServer`](heddle_services::bench::BenchServer).
+    #[default]
+    Bench,
+    /// The server of a program of perftest.
+    Perftest,
+}
 
 /// A benchmark of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +79,8 @@ pub struct Run {
     pub interval: Option<Duration>,
     /// The operations per second of all connections together; `None` for as many as there can be.
     pub rate: Option<f64>,
+    /// The program at the other end.
+    pub peer: Peer,
 }
 
 impl Run {
@@ -62,6 +99,7 @@ impl Run {
             warmup: spec.warmup,
             interval: spec.interval,
             rate: spec.rate.map(|rate| rate.ops(size)),
+            peer: spec.peer,
         }
     }
 

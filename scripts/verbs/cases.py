@@ -116,6 +116,22 @@ def perftest(name, program, *options, quick=1):
                 client=lambda r: [program, "-R", "-p", str(r.port), *options, r.host])
 
 
+def bench(program, op, mode, size, *iters):
+    """Returns a case in which `heddle bench` is the client of a server of perftest."""
+    def client(r):
+        return [str(r.room.heddle), "bench", "--socket", str(r.room.socket), "--perftest",
+                "--connect", f"{r.host}:{r.port}", "--op", op, "--mode", mode, "--size", size,
+                *(["--iters", *iters] if iters else ["--duration", "500ms"])]
+    # The server shows the figures that the client reports.
+    figures = (says("server.log", rf"^ *{size} +\d+ +[1-9][\d.]* +[1-9]") if mode == "bw"
+               else lambda run: None)
+    row = says("client.log", rf"^{op} +{mode} +{size} ")
+    return Case(f"bench-{program}", check=both(row, figures), anywhere=False,
+                server=lambda r: [program, "-R", "-F", "-p", str(r.port), "-s", size,
+                                  *(["-n", *iters] if iters else [])],
+                client=client)
+
+
 def make_file(run):
     """Makes a file of a little over 8 MiB to copy."""
     (run.place / "from").write_bytes(os.urandom((8 << 20) + 123))
@@ -308,6 +324,12 @@ ALL = [
     *[perftest(name, program, *options)
       for program in ("ib_atomic_bw", "ib_atomic_lat")
       for name, options in (("", ()), ("-swap", ("-A", "CMP_AND_SWAP")))],
+    bench("ib_write_bw", "write", "bw", "65536"),
+    bench("ib_read_bw", "read", "bw", "65536"),
+    bench("ib_send_bw", "send", "bw", "65536", "3000"),
+    bench("ib_write_lat", "write", "lat", "8", "1000"),
+    bench("ib_read_lat", "read", "lat", "8"),
+    bench("ib_send_lat", "send", "lat", "8", "1000"),
     # OpenBSD's netcat asks for an option that rsockets do not know (SO_REUSEPORT), and accepts by a
     # call that librspreload does not redirect (accept4).
     sockets("nc",

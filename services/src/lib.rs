@@ -13,7 +13,7 @@
 pub mod bench;
 mod connections;
 mod inbox;
-mod perftest;
+pub mod perftest;
 mod rdmacm;
 pub mod rpc;
 pub mod rping;

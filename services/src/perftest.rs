@@ -18,7 +18,7 @@ mod server;
 mod session;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub mod wire;
 
 pub(crate) use server::Perftest;
 
@@ -62,12 +62,13 @@ impl Program {
         }
     }
 
-    fn is_latency(self) -> bool {
+    /// Returns true if the program has one message under way at a time.
+    pub fn is_latency(self) -> bool {
         matches!(self, Program::WriteLat | Program::ReadLat | Program::SendLat)
     }
 
     /// Returns true if messages arrive as Sends, which need receives.
-    fn takes_sends(self) -> bool {
+    pub fn takes_sends(self) -> bool {
         matches!(self, Program::SendBw | Program::SendLat)
     }
 }

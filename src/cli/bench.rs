@@ -21,7 +21,7 @@ use heddle_perf::pin;
 use heddle_perf::progress::Progress;
 use heddle_perf::report::{BenchReport, LatencyKind, spreads, table};
 use heddle_perf::spec::{BenchSpec, Faults, OUTSTANDING, OUTSTANDING_INLINE, Rate, Until};
-use heddle_perf::workload::Run;
+use heddle_perf::workload::{Peer, Run};
 use heddle_services::bench::{Mode, Op};
 use serde_json::{Map, Value, json};
 
@@ -119,6 +119,10 @@ pub(crate) struct Args {
     /// The perf service of another process or host; needs --vdev or --pci, and --ip, or --socket
     #[arg(long, value_name = "ADDR:PORT")]
     connect: Option<SocketAddr>,
+    /// The server at --connect is one of perftest's (`ib_write_bw -R` and the like), started with the
+    /// same -s; for Sends, and for writes in mode lat, also with -n as many as --iters
+    #[arg(long, requires = "connect", conflicts_with = "sizes")]
+    perftest: bool,
     #[command(flatten)]
     results: results::ResultArgs,
     #[command(flatten)]
@@ -189,6 +193,7 @@ impl Args {
             interval: self.interval.map(|t| t.0),
             rate: self.rate,
             half: self.half,
+            peer: if self.perftest { Peer::Perftest } else { Peer::Bench },
         })
     }
 
@@ -200,6 +205,7 @@ impl Args {
             Until::Elapsed(t) => (None, Some(t)),
         };
         let wire = match self.connect {
+            Some(_) if self.perftest => "device, to perftest".to_owned(),
             Some(_) => "device".to_owned(),
             None => format!("{:?}", self.wire).to_lowercase(),
         };

@@ -10,10 +10,10 @@ use heddle_services::bench::Mode;
 use heddle_services::bench::hello::{Reason, Refusal, Welcome};
 use heddle_verbs::{CmEvent, ConnectParams, Device, EventQueue};
 
-use super::Run;
+use super::{Run, Workload};
 
 mod conn;
-mod error;
+pub(crate) mod error;
 mod measure;
 mod pace;
 mod pingpong;
@@ -103,10 +103,11 @@ impl Client {
         client.connect_more()?;
         Ok(client)
     }
+}
 
-    /// Does the work that is due. After [`Step::Done`] no work is left.
+impl Workload for Client {
     #[inline]
-    pub fn step(&mut self) -> Result<Step, WorkloadError> {
+    fn step(&mut self) -> Result<Step, WorkloadError> {
         self.steps = self.steps.wrapping_add(1);
         let mut busy = false;
         if let Phase::Running(engine) = &mut self.phase {
@@ -131,24 +132,21 @@ impl Client {
         })
     }
 
-    /// Returns the measured figures, which are final after the run is done.
-    pub fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> Outcome {
         match &self.phase {
             Phase::Running(e) => e.measure().outcome(false),
             _ => self.outcome.clone(),
         }
     }
 
-    /// Returns the number of operations measured so far.
-    pub fn ops(&self) -> u64 {
+    fn ops(&self) -> u64 {
         match &self.phase {
             Phase::Running(e) => e.measure().ops,
             _ => self.outcome.ops,
         }
     }
 
-    /// Returns the intervals of the run that have ended since the last call.
-    pub fn take_intervals(&mut self) -> Vec<Interval> {
+    fn take_intervals(&mut self) -> Vec<Interval> {
         let mut intervals = core::mem::take(&mut self.intervals);
         if let Phase::Running(e) = &mut self.phase {
             intervals.extend(e.measure_mut().take_intervals());
@@ -156,8 +154,7 @@ impl Client {
         intervals
     }
 
-    /// Gives up: closes the open connections, without waiting.
-    pub fn abandon(&mut self) {
+    fn abandon(&mut self) {
         for c in &self.conns {
             if let Some(id) = c.id
                 && !c.closed
@@ -168,7 +165,9 @@ impl Client {
         }
         self.phase = Phase::Done;
     }
+}
 
+impl Client {
     fn look_for_stall(&mut self) -> Result<(), WorkloadError> {
         let now = self.clock.now();
         if core::mem::take(&mut self.was_busy) {

@@ -12,7 +12,7 @@ use heddle_perf::pin;
 use heddle_perf::report::{LatencyFrom, WorkerShare};
 use heddle_perf::spec::{BenchSpec, Faults, Rate, Until, Wire};
 use heddle_perf::usage::Usage;
-use heddle_perf::workload::{Client, Run, WorkloadError};
+use heddle_perf::workload::{Client, Run, Workload, WorkloadError};
 use heddle_services::Step;
 use heddle_services::bench::hello::{Hello, Reason, Refusal, Region, Welcome};
 use heddle_services::bench::{BenchServer, Mode, Op};

@@ -1,7 +1,12 @@
 //! The servers of librdmacm's examples and of perftest, with clients that send the same messages as
 //! those programs.
 
-use heddle_services::{Limits, ServiceSpec, Services};
+use heddle_base::units::{Size, Sizes};
+use heddle_dataplane::Clock;
+use heddle_perf::spec::{BenchSpec, Until};
+use heddle_perf::workload::{Peer, PerftestClient, Run, Workload, WorkloadError};
+use heddle_services::bench::{Mode, Op};
+use heddle_services::{Limits, ServiceSpec, Services, Step};
 use heddle_types::mpa::{Rtr, RtrSet};
 use heddle_verbs::{
     CmEvent, CmId, ConnectParams, CqeOp, Data, DisconnectReason, ListenParams, MpaOptions, RecvWr,
@@ -459,4 +464,86 @@ fn test_perftest_ends_clients_that_ask_for_nothing() {
     let mut harness = Harness::with_limits(&eal, "ib_send_bw", &limits);
     let (raw, _) = harness.connect(64, 1, MpaOptions::new());
     harness.ended(&raw);
+}
+
+/// `heddle bench --perftest` runs to its end with the server of each program.
+#[test]
+fn test_bench_is_a_client_of_every_program_of_perftest() {
+    let (eal, _turn) = eal();
+    let elapsed = Until::Elapsed(Duration::from_millis(50));
+    for (service, op, mode, until) in [
+        ("ib_write_bw,size=64", Op::Write, Mode::Bw, elapsed),
+        ("ib_read_bw,size=64", Op::Read, Mode::Bw, Until::Iters(300)),
+        // More messages than the server has receives.
+        ("ib_send_bw,size=64", Op::Send, Mode::Bw, Until::Iters(2000)),
+        ("ib_write_lat,size=64", Op::Write, Mode::Lat, Until::Iters(300)),
+        ("ib_read_lat,size=64", Op::Read, Mode::Lat, elapsed),
+        ("ib_send_lat,size=64", Op::Send, Mode::Lat, Until::Iters(300)),
+    ] {
+        let mut h = Harness::new(&eal, service);
+        let spec = BenchSpec {
+            op,
+            mode,
+            until,
+            sizes: Sizes::one(Size(64)),
+            warmup: matches!(until, Until::Elapsed(_)).then_some(Duration::ZERO),
+            peer: Peer::Perftest,
+            ..BenchSpec::default()
+        };
+        spec.check().unwrap_or_else(|e| panic!("{service}: {e}"));
+        let run = Run::new(&spec, Size(64));
+        let device = h.net.client.device().clone();
+        let mut client =
+            PerftestClient::new(&device, &Clock::system(), server(PORT), run).expect("a client");
+        let step = |client: &mut PerftestClient| {
+            client.step().unwrap_or_else(|e| panic!("{service}: {e}"))
+        };
+        h.until(service, || step(&mut client) == Step::Done);
+        let outcome = client.outcome();
+        match until {
+            // The server of ib_write_lat begins, so its first message answers none.
+            Until::Iters(n) if service.starts_with("ib_write_lat") => {
+                assert_eq!(outcome.ops, n - 1, "{service}");
+            }
+            Until::Iters(n) => assert_eq!(outcome.ops, n, "{service}"),
+            Until::Elapsed(_) => assert!(outcome.ops > 10, "{service}: {}", outcome.ops),
+        }
+        assert!(outcome.elapsed > Duration::ZERO && outcome.latency().p50 > 0, "{service}");
+    }
+}
+
+#[test]
+fn test_bench_refuses_runs_that_no_server_of_perftest_has() {
+    let spec = BenchSpec { peer: Peer::Perftest, ..BenchSpec::default() };
+    assert!(spec.check().is_ok());
+    let both = Sizes::one(Size(64));
+    for (wrong, part) in [
+        (BenchSpec { op: Op::FetchAdd, sizes: Sizes::one(Size(8)), ..spec.clone() }, "write, read"),
+        (BenchSpec { op: Op::Send, ..spec.clone() }, "--iters"),
+        (BenchSpec { mode: Mode::Lat, sizes: both, ..spec.clone() }, "--iters"),
+        (BenchSpec { qps: 2, ..spec.clone() }, "one connection"),
+        (BenchSpec { verify: true, ..spec.clone() }, "one connection"),
+        (BenchSpec { sizes: "1..64".parse().expect("sizes"), ..spec.clone() }, "one size"),
+    ] {
+        let error = wrong.check().expect_err(part).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+/// A server that is none of perftest's ends the run with a reason.
+#[test]
+fn test_bench_says_that_a_server_is_none_of_perftest() {
+    let (eal, _turn) = eal();
+    let mut h = Harness::new(&eal, "perf");
+    let spec = BenchSpec { peer: Peer::Perftest, ..BenchSpec::default() };
+    let run = Run::new(&spec, Size(64));
+    let device = h.net.client.device().clone();
+    let mut client =
+        PerftestClient::new(&device, &Clock::system(), server(PORT), run).expect("a client");
+    let mut error = None;
+    h.until("an error", || {
+        error = client.step().err();
+        error.is_some()
+    });
+    assert!(matches!(error, Some(WorkloadError::Refused { .. })), "{error:?}");
 }

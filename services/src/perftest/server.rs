@@ -7,7 +7,7 @@ use heddle_verbs::{
     AcceptParams, Access, Agreed, Cqe, Device, DeviceError, DisconnectReason, PostError, QpInit,
     SendOp,
 };
-use tracing::{debug, info};
+use tracing::{debug, info, trace};
 
 use super::conn::{CREDIT_LEN, Conn, Data, KIND, Parameters, RECV, SEND, post_recv, post_send};
 use super::session::{DataQp, Held, MAX_QPS, Session};
@@ -174,6 +174,7 @@ impl Perftest {
         let mut b = [0; MAX_LEN];
         let b = &mut b[..(cqe.len as usize).min(MAX_LEN)];
         conn.inbox.read(n as usize * MAX_LEN, b);
+        trace!(peer = %session.peer, bytes = b.len(), "a message among the parameters");
         match Question::decode(b)? {
             Question::Common => conn.answer(place, n, b)?,
             Question::Report(number) => {

@@ -1,6 +1,16 @@
 //! The messages that perftest's two sides exchange about parameters.
+//!
+//! The client begins with its version and with [`OTHERS`], and waits for an answer of the same length
+//! after each.
 
 use heddle_verbs::Stag;
+
+/// The version of the exchange that perftest 4.5 and later speak, in 16 bytes.
+pub const VERSION: [u8; 16] = *b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
+
+/// The other values that both sides have alike: bytes of a page and of a cache line, big-endian, and the
+/// number of an MTU of 1024 as text. Servers over iWARP only compare them.
+pub const OTHERS: [&[u8]; 3] = [&4096u32.to_be_bytes(), &64u32.to_be_bytes(), b"3\0"];
 
 /// The kind of a message on the parameter connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +37,7 @@ impl Question {
         match b.len() {
             2 | 4 | 16 => Ok(Question::Common),
             8 => Ok(Question::Report(number(b))),
-            Dest::LEN => Ok(Question::Dest(Dest::decode(b))),
+            Dest::LEN => Ok(Question::Dest(b.try_into().map(Dest::decode).unwrap_or_default())),
             n => Err(Unknown(n)),
         }
     }
@@ -39,23 +49,24 @@ impl Question {
 /// PSN (4), STag (4), 4 bytes without meaning, tagged offset (8), GID (16), SRQ number (4), GID
 /// index (4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dest {
+pub struct Dest {
     /// The number of RDMA Reads that the queue pair may have outstanding.
-    pub(super) reads: u32,
+    pub reads: u32,
     /// The queue pair's number at its sender.
-    pub(super) qpn: u32,
+    pub qpn: u32,
     /// The STag of the memory: the memory that is written or read, or that takes the credits of
     /// `ib_send_bw`.
-    pub(super) stag: u32,
+    pub stag: u32,
     /// The tagged offset of the first byte of the memory.
-    pub(super) to: u64,
+    pub to: u64,
 }
 
 impl Dest {
     /// Bytes on the wire.
-    pub(super) const LEN: usize = 56;
+    pub const LEN: usize = 56;
 
-    pub(super) fn encode(self) -> [u8; Dest::LEN] {
+    /// Encodes the Dest.
+    pub fn encode(self) -> [u8; Dest::LEN] {
         let mut b = [0; Dest::LEN];
         b[4..8].copy_from_slice(&self.reads.to_be_bytes());
         b[8..12].copy_from_slice(&self.qpn.to_be_bytes());
@@ -64,18 +75,19 @@ impl Dest {
         b
     }
 
-    /// Decodes [`LEN`](Self::LEN) bytes; every content is valid.
-    fn decode(b: &[u8]) -> Dest {
+    /// Decodes a Dest; every content is valid.
+    pub fn decode(b: &[u8; Dest::LEN]) -> Dest {
         let word = |at: usize| u32::try_from(number(&b[at..at + 4])).unwrap_or(0);
         Dest { reads: word(4), qpn: word(8), stag: word(16), to: number(&b[24..32]) }
     }
 
     /// Returns true if the Dest names no queue pair: then the sides only synchronize.
-    pub(super) fn is_empty(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.qpn == 0
     }
 
-    pub(super) fn stag(self) -> Stag {
+    /// Returns the STag of the memory.
+    pub fn stag(self) -> Stag {
         Stag(self.stag)
     }
 }

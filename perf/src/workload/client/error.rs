@@ -88,6 +88,14 @@ pub enum WorkloadError {
         /// The part of the run in which progress stopped.
         phase: &'static str,
     },
+    /// A server of perftest has no such run.
+    #[error("{why} ({remote})")]
+    Perftest {
+        /// The server's address.
+        remote: SocketAddr,
+        /// The reason.
+        why: &'static str,
+    },
     /// The peer's memory or window is too small for this run.
     #[error("the data at {remote} does not fit: {why}")]
     Misfit {
@@ -100,14 +108,14 @@ pub enum WorkloadError {
 
 /// Compares the value that an Atomic Operation, or a Read of its counter, found with the number of
 /// operations before.
-pub(super) fn counted(mr: &Mr, at: usize, expected: u64) -> Result<(), WorkloadError> {
+pub(crate) fn counted(mr: &Mr, at: usize, expected: u64) -> Result<(), WorkloadError> {
     let mut bytes = [0; COUNTER_LEN];
     mr.read(at, &mut bytes);
     let found = u64::from_ne_bytes(bytes);
     if found == expected { Ok(()) } else { Err(WorkloadError::Counter { expected, found }) }
 }
 
-pub(super) fn successful(cqe: &Cqe) -> Result<(), WorkloadError> {
+pub(crate) fn successful(cqe: &Cqe) -> Result<(), WorkloadError> {
     if cqe.status.is_success() {
         Ok(())
     } else {
