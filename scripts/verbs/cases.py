@@ -122,10 +122,10 @@ def bench(program, op, mode, size, *iters):
         return [str(r.room.heddle), "bench", "--socket", str(r.room.socket), "--perftest",
                 "--connect", f"{r.host}:{r.port}", "--op", op, "--mode", mode, "--size", size,
                 *(["--iters", *iters] if iters else ["--duration", "500ms"])]
-    # The server shows the figures that the client reports.
-    figures = (says("server.log", rf"^ *{size} +\d+ +[1-9][\d.]* +[1-9]") if mode == "bw"
+    # The server shows the figures that the client reports, or its own.
+    figures = (says("server.log", rf"^ *{size} +\d+ +[\d.]+ +[1-9]") if mode == "bw"
                else lambda run: None)
-    row = says("client.log", rf"^{op} +{mode} +{size} ")
+    row = says("client.log", rf"^{op} +{mode} +\S+ +1 +\d+ +[1-9]")
     return Case(f"bench-{program}", check=both(row, figures), anywhere=False,
                 server=lambda r: [program, "-R", "-F", "-p", str(r.port), "-s", size,
                                   *(["-n", *iters] if iters else [])],

@@ -6,7 +6,8 @@
 //!   data:                                           connect
 //!   parameters:   Dest, several times               the first with queue pairs tells where memory is
 //!   data:                                           the operations
-//!   parameters:   Dest; five numbers (bw); Dest     the server ends after its answers
+//!   parameters:   Dest                              not of ib_write_lat
+//!                 five numbers, Dest                of ib_write_bw and ib_read_bw
 //! ```
 //!
 //! [`heddle_services`] is the other side, and its documentation says what each program does. No
@@ -68,23 +69,26 @@ enum Act {
     Result(usize),
 }
 
-/// Returns the steps of a program.
+/// Returns the steps of a program, as perftest 4.5 has them.
 fn script(program: Program) -> Vec<Act> {
+    let reports = matches!(program, Program::WriteBw | Program::ReadBw);
     let mut acts: Vec<Act> = (0..=OTHERS.len()).map(Act::Other).collect();
-    acts.extend([Act::Empty, Act::Connect, Act::Empty, Act::Ours, Act::Ours, Act::Ours]);
-    // Receives for Sends are posted between two more.
-    if program.takes_sends() {
+    acts.extend([Act::Empty, Act::Connect, Act::Empty]);
+    // The first tells where memory is; with the others the two sides wait for each other.
+    acts.extend([Act::Ours].repeat(if reports { 3 } else { 4 }));
+    acts.push(Act::Run);
+    // The server of ib_write_lat counts to its own end.
+    if program != Program::WriteLat {
         acts.push(Act::Ours);
     }
-    acts.extend([Act::Run, Act::Ours]);
-    if !program.is_latency() {
+    if reports {
         acts.extend((0..5).map(Act::Result));
         acts.push(Act::Ours);
     }
     acts
 }
 
-/// What the client waits for.
+/// The event that the client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     /// A connection: that of the parameters, or that of the data.
