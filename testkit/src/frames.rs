@@ -52,15 +52,33 @@ pub struct Segment {
 #[derive(Debug)]
 pub enum Packet {
     /// `sender` asks for the MAC of `wanted`.
-    ArpRequest { sender: (Mac, Ipv4Addr), wanted: Ipv4Addr },
+    ArpRequest {
+        /// The addresses of the sender.
+        sender: (Mac, Ipv4Addr),
+        /// The address whose MAC it asks for.
+        wanted: Ipv4Addr,
+    },
     /// `sender` announces its MAC to `to`.
-    ArpReply { sender: (Mac, Ipv4Addr), to: Ipv4Addr },
+    ArpReply {
+        /// The addresses of the sender.
+        sender: (Mac, Ipv4Addr),
+        /// The address that asked.
+        to: Ipv4Addr,
+    },
     /// The answer to an echo request.
     EchoReply,
     /// A segment for `to`.
-    Tcp { to: Ipv4Addr, segment: Segment },
+    Tcp {
+        /// The address of the receiver.
+        to: Ipv4Addr,
+        /// The segment.
+        segment: Segment,
+    },
     /// A UDP datagram, from its IP header on.
-    Udp { bytes: Vec<u8> },
+    Udp {
+        /// The payload.
+        bytes: Vec<u8>,
+    },
 }
 
 fn ethernet(to: Mac, from: Mac, kind: u16) -> Vec<u8> {

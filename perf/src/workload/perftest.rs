@@ -516,7 +516,7 @@ impl Flow {
             }
             self.done += 1;
             if !matches!(program, Program::WriteLat | Program::SendLat) {
-                let slot = (cqe.wr_id % u64::from(run.depth)) as usize;
+                let slot = usize::try_from(cqe.wr_id % u64::from(run.depth)).unwrap_or(0);
                 self.measure.count(self.posted_at[slot], now);
                 self.post_more(program, run, now)?;
             }
@@ -587,8 +587,8 @@ impl Flow {
         self.back.read(0, &mut b);
         let low = u32::from_le_bytes(b);
         // The server counts in 32 bits. It is behind us by less than that.
-        let behind = (self.posted as u32).wrapping_sub(low);
-        self.posted.saturating_sub(behind.into())
+        let behind = self.posted.wrapping_sub(low.into()) & u64::from(u32::MAX);
+        self.posted.saturating_sub(behind)
     }
 
     fn post(&mut self, program: Program, run: &Run, now: Instant) -> Result<(), WorkloadError> {
@@ -608,7 +608,7 @@ impl Flow {
         let number = self.posted;
         self.posted += 1;
         let slot = if program.is_latency() { 0 } else { number % u64::from(run.depth) };
-        self.posted_at[slot as usize] = now;
+        self.posted_at[usize::try_from(slot).unwrap_or(0)] = now;
         let sge = [self.local.sge(0, run.size as usize)];
         let data = Data::Sges(&sge);
         Ok(self.qp.post_send(&SendWr { wr_id: number, op, data, signaled: true, fence: false })?)
