@@ -71,7 +71,7 @@ pub enum Packet {
     Tcp {
         /// The address of the receiver.
         to: Ipv4Addr,
-        /// The segment.
+        /// Header fields and payload.
         segment: Segment,
     },
     /// A UDP datagram, from its IP header on.
