@@ -1,6 +1,8 @@
 //! Builds and reads MPA, DDP and RDMAP by hand: the frames of the start-up, and FPDUs with their
 //! CRC.
 
+use std::io::{self, Read};
+
 /// The flag that requests a CRC; every FPDU here carries one.
 const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x20;
@@ -56,6 +58,19 @@ pub struct Reply {
     pub rejected: bool,
     /// The private data; in revision 2, IRD and ORD come first.
     pub private_data: Vec<u8>,
+}
+
+/// Reads a Reply with all its private data from a stream.
+///
+/// # Errors
+/// Returns the error of the stream.
+pub fn read_reply(stream: &mut impl Read) -> io::Result<Reply> {
+    let mut bytes = vec![0; 20];
+    stream.read_exact(&mut bytes)?;
+    let len = usize::from(u16::from_be_bytes([bytes[18], bytes[19]]));
+    bytes.resize(20 + len, 0);
+    stream.read_exact(&mut bytes[20..])?;
+    Ok(take_reply(&mut bytes).expect("it is whole"))
 }
 
 /// Removes a Reply from the front of `bytes`, once it is whole.

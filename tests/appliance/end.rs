@@ -16,9 +16,7 @@ fn connect(a: &Appliance, port: u16) -> TcpStream {
     let mut tcp = a.lab.peers.run(|| TcpStream::connect_timeout(&addr, PATIENCE)).unwrap();
     tcp.set_read_timeout(Some(PATIENCE)).unwrap();
     tcp.write_all(&mpa::request(b"")).unwrap();
-    let mut reply = vec![0; 20];
-    tcp.read_exact(&mut reply).unwrap();
-    assert!(!mpa::take_reply(&mut reply).unwrap().rejected);
+    assert!(!mpa::read_reply(&mut tcp).unwrap().rejected);
     tcp
 }
 

@@ -23,9 +23,8 @@ fn ask(a: &Appliance, port: u16) -> (TcpStream, bool) {
         let mut tcp = TcpStream::connect_timeout(&at, PATIENCE).unwrap();
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
         tcp.write_all(&mpa::request(b"")).unwrap();
-        let mut reply = vec![0; 20];
-        tcp.read_exact(&mut reply).unwrap();
-        (tcp, !mpa::take_reply(&mut reply).unwrap().rejected)
+        let accepted = !mpa::read_reply(&mut tcp).unwrap().rejected;
+        (tcp, accepted)
     };
     a.lab.peers.run(exchange)
 }
