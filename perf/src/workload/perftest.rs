@@ -508,6 +508,10 @@ impl Flow {
             let now = self.measure.clock.now();
             self.measure.tick(now);
             if cqe.wr_id & ECHO != 0 {
+                // A message that answers none, or of another length than the server was to have.
+                if self.heard == self.posted || cqe.len != run.size {
+                    return Err(WorkloadError::Stray(cqe.len));
+                }
                 self.post_echo(u32::try_from(cqe.wr_id & !ECHO).unwrap_or(0), run.size)?;
                 self.heard += 1;
                 self.measure.count(self.posted_at[0], now);
