@@ -34,6 +34,7 @@ mod events;
 mod flush;
 mod fork;
 mod kern;
+mod lingering;
 mod mr;
 mod mw;
 mod old;

@@ -9,6 +9,7 @@ mod extended;
 mod guide;
 mod lab;
 mod layout;
+mod lingering;
 mod memory;
 mod names;
 mod program;

@@ -63,8 +63,14 @@ pub(crate) fn errno() -> i32 {
 }
 
 impl Program {
+    /// Opens the device of the lab's RNIC.
     pub(crate) fn start() -> Program {
         lab();
+        Program::open()
+    }
+
+    /// Opens the process's device.
+    pub(crate) fn open() -> Program {
         // SAFETY: the test keeps the C contract.
         unsafe {
             let mut count = 0;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use heddle_verbs::{Arm, Cq, Cqe, CqeOp, CqeStatus, DeviceError, Qpn};
+use heddle_verbs::{Arm, Cq, Cqe, CqeOp, CqeStatus, DeviceError, Qp};
 use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 
 use super::channel::ChannelObject;
@@ -13,6 +13,7 @@ use super::cq_ex::Current;
 use super::device::Context;
 use super::events::Key;
 use super::flush::Flushed;
+use super::lingering::Lingering;
 use super::pd::User;
 use super::{errno, number, object};
 use crate::abi::{
@@ -35,6 +36,8 @@ pub(crate) struct CqObject {
     tag: u64,
     /// Completions of requests that the program posted after the end of their connection.
     pub(super) flushed: Flushed,
+    /// Queue pairs that the program has destroyed and the RNIC has not ended.
+    pub(super) lingering: Lingering,
     /// The program's position in an extended queue.
     pub(super) current: Mutex<Current>,
     users: AtomicU32,
@@ -96,10 +99,35 @@ impl CqObject {
         unsafe { User::new(&raw const self.users) }
     }
 
-    /// Drops the completions of a queue pair that has ended, as NICs do when a program destroys it.
-    pub(super) fn forget(&self, qpn: Qpn) {
-        self.cq.forget(qpn);
-        self.flushed.forget(qpn.0);
+    /// Drops the completions of a queue pair, as NICs do when a program destroys it; with `lingers`
+    /// also those that are still to come.
+    pub(super) fn forget(&self, qp: &Qp, lingers: bool) {
+        // First, so that no completion comes between.
+        if lingers {
+            self.lingering.add(qp);
+        }
+        self.cq.forget(qp.qpn());
+        self.flushed.forget(qp.qpn().0);
+    }
+
+    /// Takes the oldest completion that the RNIC has written.
+    #[inline]
+    pub(super) fn take_one(&self) -> Option<Cqe> {
+        if !self.lingering.is_some() {
+            return self.cq.poll();
+        }
+        let mut found = None;
+        self.lingering.poll_batch(&self.cq, 1, |cqe| found = Some(cqe));
+        found
+    }
+
+    /// Calls `f` with up to `most` completions that the RNIC has written, and returns their number.
+    #[inline]
+    pub(super) fn take(&self, most: usize, f: impl FnMut(Cqe)) -> usize {
+        match self.lingering.is_some() {
+            false => self.cq.poll_batch(most, f),
+            true => self.lingering.poll_batch(&self.cq, most, f),
+        }
     }
 
     pub(super) fn context(&self) -> *mut c_void {
@@ -159,6 +187,7 @@ pub(super) unsafe fn create(
         cq,
         tag,
         flushed: Flushed::default(),
+        lingering: Lingering::default(),
         current: Mutex::default(),
         users: AtomicU32::new(0),
         events: Events::default(),
@@ -340,7 +369,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
     let object = unsafe { CqObject::of(cq) };
     let Ok(most) = usize::try_from(count) else { return -EINVAL };
     let mut at = wc;
-    let mut taken = object.cq.poll_batch(most, |cqe| {
+    let mut taken = object.take(most, |cqe| {
         // SAFETY: the queue calls this at most `count` times, and there is room for as many.
         unsafe {
             at.write(completion(&cqe));

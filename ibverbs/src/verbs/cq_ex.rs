@@ -110,7 +110,7 @@ unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> (&'a CqObject, MutexGuard<'a, Curre
 unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller keeps the C contract.
     let (object, mut current) = unsafe { current(cq) };
-    let found = object.cq.poll().map(|cqe| cq::completion(&cqe));
+    let found = object.take_one().map(|cqe| cq::completion(&cqe));
     current.completion = found.or_else(|| object.flushed.pop());
     let Some(completion) = current.completion else { return ENOENT };
     wait_for_fork();

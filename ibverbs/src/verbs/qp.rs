@@ -21,7 +21,7 @@ use crate::abi::{
     IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap,
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
-use crate::rnic;
+use crate::{memory, rnic};
 
 /// A queue pair. Programs see an extended one as an `ibv_qp_ex`, whose first words are an
 /// `ibv_qp`'s.
@@ -225,14 +225,17 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 }
 
 /// The longest time for the orderly end of a connection while its queue pair is destroyed, after
-/// which the RNIC cuts it off, and the longest time for the RNIC to do that.
+/// which the RNIC cuts it off.
 const ORDERLY: Duration = Duration::from_millis(300);
-const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Makes the RNIC release a queue pair that the program destroys. Afterwards the RNIC writes
-/// nothing to memory that the program may free, and no completion of the queue pair follows, whose
-/// `wr_id` programs use as a pointer.
-fn end(object: &QpObject) {
+/// The longest time that the RNIC may take for that, and for the end of windows. An RNIC of a busy
+/// machine can be off its processors for seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes the RNIC release a queue pair that the program destroys. Afterwards the RNIC writes nothing
+/// to memory that the program may free, and no completion of the queue pair follows. Returns false
+/// if the RNIC has not done that in time.
+fn end(object: &QpObject) -> bool {
     let device = &object.context().device;
     let ended = |limit: Duration| comes_true(limit, || object.qp.has_ended());
     // If no worker has the queue pair, and the program has not moved it to ERR, it has nothing left
@@ -240,16 +243,23 @@ fn end(object: &QpObject) {
     let asked = object.asked.load(Ordering::Acquire);
     let is_connected = matches!(object.qp.qp_state(), QpState::Rts | QpState::Connecting);
     let may_follow = is_connected || asked == IBV_QPS_ERR || object.qp.is_with_worker();
-    if !may_follow || object.qp.has_ended() {
-        return;
+    if !may_follow || object.qp.has_ended() || asked == IBV_QPS_SQD && ended(ORDERLY) {
+        return true;
     }
-    if asked == IBV_QPS_SQD && ended(ORDERLY) {
-        return;
-    }
-    // An error means that the RNIC is gone, which has already ended the queue pair.
-    if device.fail_qp(&object.qp).is_ok() {
-        ended(PATIENCE);
-    }
+    let mut gone = false;
+    // An RNIC with many requests refuses this one, and takes it later.
+    let settled = comes_true(PATIENCE, || {
+        let refused = device.fail_qp(&object.qp).err();
+        gone = refused.as_ref().is_some_and(is_gone);
+        gone || refused.is_none()
+    });
+    // When the RNIC is gone, the device's thread completes what was posted, perhaps only now.
+    settled && ended(if gone { Duration::ZERO } else { PATIENCE })
+}
+
+/// Returns true if the RNIC is gone, so that it carries out no request any more.
+fn is_gone(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Gone | DeviceError::Ended { .. } | DeviceError::Socket(_))
 }
 
 /// Ends the windows that the queue pair has bound. The RNIC ends them when it frees the queue pair
@@ -261,17 +271,11 @@ fn end_windows(object: &QpObject) {
     }
     let device = &object.context().device;
     // The end of the connection may still be on its way to this process.
-    comes_true(PATIENCE, || {
-        let done = device.reset_qp(&object.qp);
-        let ended = |e: &DeviceError| {
-            matches!(e, DeviceError::Gone | DeviceError::Ended { .. } | DeviceError::Socket(_))
-        };
-        done.as_ref().err().is_none_or(ended)
-    });
+    comes_true(PATIENCE, || device.reset_qp(&object.qp).err().as_ref().is_none_or(is_gone));
 }
 
 /// Waits until `is_true` returns true, at most for `limit`. Returns false after that.
-fn comes_true(limit: Duration, is_true: impl Fn() -> bool) -> bool {
+fn comes_true(limit: Duration, mut is_true: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !is_true() {
         if Instant::now() >= until {
@@ -295,12 +299,15 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         rnic::remove_qp(object.qp.qpn());
         // The connection ends with the queue pair, and at once unless the program has asked for an
         // orderly end before.
-        end(object);
+        let lingers = !end(object);
+        if lingers {
+            memory::log(&format!("the RNIC has not ended queue pair {} in time", object.qp.qpn()));
+        }
         end_windows(object);
         object.context().events.leave(Key::Qp(object.qp.qpn().0), qp.cast());
         object.events.settle();
-        object.send_cq().forget(object.qp.qpn());
-        object.recv_cq().forget(object.qp.qpn());
+        object.send_cq().forget(&object.qp, lingers);
+        object.recv_cq().forget(&object.qp, lingers);
         // SAFETY: this is the box that `create` made.
         drop(unsafe { Box::from_raw(qp.cast::<QpObject>()) });
         Ok(())

@@ -92,8 +92,8 @@ fn transition(object: &QpObject, next: c_int) -> Result<(), i32> {
     match next {
         IBV_QPS_RESET => {
             reset(object)?;
-            object.send_cq().forget(object.qp.qpn());
-            object.recv_cq().forget(object.qp.qpn());
+            object.send_cq().forget(&object.qp, false);
+            object.recv_cq().forget(&object.qp, false);
             object.asked.store(IBV_QPS_RESET, Ordering::Release);
         }
         IBV_QPS_ERR => {
