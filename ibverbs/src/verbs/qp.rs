@@ -6,6 +6,7 @@ use std::mem::zeroed;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+use heddle_socket::document::FaultKind;
 use heddle_verbs::{DeviceError, Qp, QpInit, QpState};
 use libc::{EINVAL, EOPNOTSUPP};
 
@@ -232,6 +233,9 @@ const ORDERLY: Duration = Duration::from_millis(300);
 /// machine can be off its processors for seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The interval between looks at what the RNIC has done.
+const LOOK: Duration = Duration::from_micros(50);
+
 /// Makes the RNIC release a queue pair that the program destroys. Afterwards the RNIC writes nothing
 /// to memory that the program may free, and no completion of the queue pair follows. Returns false
 /// if the RNIC has not done that in time.
@@ -246,20 +250,26 @@ fn end(object: &QpObject) -> bool {
     if !may_follow || object.qp.has_ended() || asked == IBV_QPS_SQD && ended(ORDERLY) {
         return true;
     }
-    let mut gone = false;
-    // An RNIC with many requests refuses this one, and takes it later.
-    let settled = comes_true(PATIENCE, || {
-        let refused = device.fail_qp(&object.qp).err();
-        gone = refused.as_ref().is_some_and(is_gone);
-        gone || refused.is_none()
-    });
-    // When the RNIC is gone, the device's thread completes what was posted, perhaps only now.
-    settled && ended(if gone { Duration::ZERO } else { PATIENCE })
+    // An RNIC with many requests refuses this one, and takes it later. Otherwise an error means that
+    // the RNIC is gone, or that this process is a child of the one that made the queue pair.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match device.fail_qp(&object.qp) {
+            Ok(()) => return ended(PATIENCE),
+            Err(e) if is_busy(&e) && Instant::now() < until => std::thread::sleep(LOOK),
+            // The device's thread completes what was posted to an RNIC that is gone, perhaps only now.
+            Err(_) => return object.qp.has_ended(),
+        }
+    }
 }
 
-/// Returns true if the RNIC is gone, so that it carries out no request any more.
-fn is_gone(error: &DeviceError) -> bool {
-    matches!(error, DeviceError::Gone | DeviceError::Ended { .. } | DeviceError::Socket(_))
+/// Returns true if the RNIC may carry out the same request later.
+fn is_busy(error: &DeviceError) -> bool {
+    match error {
+        DeviceError::Overloaded => true,
+        DeviceError::Refused(fault) => fault.kind == FaultKind::Busy,
+        _ => false,
+    }
 }
 
 /// Ends the windows that the queue pair has bound. The RNIC ends them when it frees the queue pair
@@ -270,18 +280,23 @@ fn end_windows(object: &QpObject) {
         return;
     }
     let device = &object.context().device;
-    // The end of the connection may still be on its way to this process.
-    comes_true(PATIENCE, || device.reset_qp(&object.qp).err().as_ref().is_none_or(is_gone));
+    // The end of the connection may still be on its way to this process. An RNIC that is gone has
+    // no windows, and a child of the process that made the queue pair leaves them alone.
+    comes_true(PATIENCE, || {
+        use DeviceError::{Ended, ForeignQp, Gone, Socket};
+        let refused = device.reset_qp(&object.qp).err();
+        refused.is_none_or(|e| matches!(e, Gone | Ended { .. } | Socket(_) | ForeignQp(_)))
+    });
 }
 
 /// Waits until `is_true` returns true, at most for `limit`. Returns false after that.
-fn comes_true(limit: Duration, mut is_true: impl FnMut() -> bool) -> bool {
+fn comes_true(limit: Duration, is_true: impl Fn() -> bool) -> bool {
     let until = Instant::now() + limit;
     while !is_true() {
         if Instant::now() >= until {
             return false;
         }
-        std::thread::sleep(Duration::from_micros(50));
+        std::thread::sleep(LOOK);
     }
     true
 }
