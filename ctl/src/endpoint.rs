@@ -38,6 +38,15 @@ impl Detached {
     pub fn poll(&mut self) -> bool {
         self.place.worker.poll()
     }
+
+    /// Returns the number of segments that the worker has retransmitted.
+    pub fn retransmits(&self) -> u64 {
+        retransmits(&self.place)
+    }
+}
+
+fn retransmits(place: &WorkerPlace) -> u64 {
+    place.worker.snapshot().engine.rnic.tx_retransmits
 }
 
 /// An RNIC that runs on the thread that polls it. See the crate's documentation.
@@ -188,6 +197,11 @@ impl Endpoint {
     pub fn attach(&mut self, mut workers: Vec<Detached>) {
         workers.sort_by_key(|w| w.number);
         self.workers.extend(workers.into_iter().map(|w| w.place));
+    }
+
+    /// Returns the number of segments that the workers which are not detached have retransmitted.
+    pub fn retransmits(&self) -> u64 {
+        self.workers.iter().map(retransmits).sum()
     }
 
     /// Returns all counters so far, of workers that are not detached.

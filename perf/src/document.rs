@@ -439,6 +439,7 @@ pub(crate) mod tests {
                 gbit_per_s: 4.0,
                 mops_per_s: 0.008,
                 latency_ns,
+                retransmits: Some(2),
             }],
             retransmits: 0,
             fast_retransmits: 0,

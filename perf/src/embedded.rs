@@ -363,9 +363,14 @@ fn run_inline(
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
     let client = Client::new(a.endpoint.device(), &a.clock, server, run)?;
+    let resent = |a: &Side, b: &ServerSide| {
+        a.endpoint.retransmits() + b.endpoint.as_ref().map_or(0, Endpoint::retransmits)
+    };
+    let mut teller = Teller::new(progress, resent(a, b));
     let result = drive(client, progress, || {
         poll_pair(&mut a.endpoint, b.endpoint.as_mut());
         b.server.step();
+        teller.tell(|| resent(a, b));
     });
     // Poll on until the server has noticed the end, and memory has come back.
     let until = a.endpoint.now() + SETTLE;
@@ -382,7 +387,7 @@ pub(crate) fn drive(
     progress: &Progress,
     mut poll: impl FnMut(),
 ) -> Result<Outcome, WorkloadError> {
-    let mut steps = 0u32;
+    let (mut steps, mut before) = (0u32, progress.retransmits());
     let result = loop {
         poll();
         match client.step() {
@@ -393,14 +398,58 @@ pub(crate) fn drive(
         steps = steps.wrapping_add(1);
         if steps.is_multiple_of(UPDATE_EVERY) {
             progress.set(client.ops());
-            progress.push(client.take_intervals());
+            pass_on(&mut client, progress, &mut before);
         }
     };
-    progress.push(client.take_intervals());
+    pass_on(&mut client, progress, &mut before);
     if result.is_err() {
         client.abandon();
     }
     result
+}
+
+/// Passes the intervals that have ended on to `progress`, with the retransmits since `before`: the
+/// number at the end of the interval before.
+fn pass_on(client: &mut impl Workload, progress: &Progress, before: &mut Option<u64>) {
+    let now = progress.retransmits();
+    if !client.is_measuring() {
+        *before = now;
+        return;
+    }
+    let mut ended = client.take_intervals();
+    let Some((last, earlier)) = ended.split_last_mut() else { return };
+    if let Some(now) = now {
+        earlier.iter_mut().for_each(|interval| interval.retransmits = Some(0));
+        last.retransmits = Some(now.saturating_sub(before.unwrap_or(0)));
+    }
+    *before = now;
+    progress.push(ended);
+}
+
+/// Tells the progress of a run how many segments some workers retransmit.
+struct Teller {
+    progress: Progress,
+    told: u64,
+    polls: u32,
+}
+
+impl Teller {
+    /// Makes a teller for workers that have retransmitted `now` segments before.
+    fn new(progress: &Progress, now: u64) -> Teller {
+        progress.add_retransmits(0);
+        Teller { progress: progress.clone(), told: now, polls: 0 }
+    }
+
+    /// Tells now and then; the thread that polls the workers calls this after each poll.
+    #[inline]
+    fn tell(&mut self, count: impl FnOnce() -> u64) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(UPDATE_EVERY) {
+            let now = count();
+            self.progress.add_retransmits(now.saturating_sub(self.told));
+            self.told = now;
+        }
+    }
 }
 
 /// Runs the client of a server elsewhere to its end.
@@ -445,14 +494,16 @@ fn run_on(
     let (ours, theirs) = cores.split_at(cores.len() / 2);
     let detached = b.endpoint.as_mut().map_or_else(Vec::new, Endpoint::detach);
     let helpers = [
-        spawn_workers(eal, &ours[1..], a.endpoint.detach())?,
-        spawn_workers(eal, &theirs[1..], detached)?,
+        spawn_workers(eal, &ours[1..], a.endpoint.detach(), progress)?,
+        spawn_workers(eal, &theirs[1..], detached, progress)?,
     ];
+    let mut teller = Teller::new(progress, b.endpoint.as_ref().map_or(0, Endpoint::retransmits));
     let server = LcoreWorker::spawn(eal, theirs[0], "heddle-server", move |stop| {
         let used = Usage::of_thread();
         while !stop.is_set() {
             if let Some(endpoint) = &mut b.endpoint {
                 endpoint.poll();
+                teller.tell(|| endpoint.retransmits());
             }
             b.server.step();
         }
@@ -485,15 +536,18 @@ fn spawn_workers(
     eal: &Eal,
     cores: &[usize],
     workers: Vec<Detached>,
+    progress: &Progress,
 ) -> Result<Vec<LcoreWorker<(Detached, Usage)>>, BenchError> {
     let spawn = |(mut worker, &core): (Detached, &usize)| {
         let name = format!("heddle-w{}", worker.number());
+        let mut teller = Teller::new(progress, worker.retransmits());
         let thread = LcoreWorker::spawn(eal, core, &name, move |stop| {
             let used = Usage::of_thread();
             while !stop.is_set() {
                 if !worker.poll() {
                     std::hint::spin_loop();
                 }
+                teller.tell(|| worker.retransmits());
             }
             (worker, Usage::of_thread().since(used))
         });
@@ -523,8 +577,10 @@ fn run_client(
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
     let (device, clock) = (a.endpoint.device().clone(), a.clock.clone());
+    let mut teller = Teller::new(progress, a.endpoint.retransmits());
     let result = connect(&device, &clock, remote, run, progress, || {
         a.endpoint.poll();
+        teller.tell(|| a.endpoint.retransmits());
     });
     let until = a.endpoint.now() + LINGER;
     while a.endpoint.now() < until {
@@ -581,7 +637,9 @@ impl Remote {
         let (process, thread) = (Usage::of_process(), Usage::of_thread());
         let helpers = match cores {
             [] => Vec::new(),
-            [_, others @ ..] => spawn_workers(&self.eal, others, side.endpoint.detach())?,
+            [_, others @ ..] => {
+                spawn_workers(&self.eal, others, side.endpoint.detach(), &self.progress)?
+            }
         };
         let outcome = run_client(&mut side, self.server, run, &self.progress);
         let mut threads = vec![Usage::of_thread().since(thread)];

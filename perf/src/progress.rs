@@ -1,6 +1,6 @@
 //! How far a run is, for a thread that waits for the run.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::workload::Interval;
@@ -13,6 +13,10 @@ pub struct Progress(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     ops: AtomicU64,
+    /// Segments that RNICs of this process have retransmitted, as far as their threads have said.
+    retransmits: AtomicU64,
+    /// True once a thread has said so.
+    counts_retransmits: AtomicBool,
     intervals: Mutex<Vec<Interval>>,
 }
 
@@ -36,6 +40,19 @@ impl Progress {
 
     pub(crate) fn set(&self, ops: u64) {
         self.0.ops.store(ops, Ordering::Relaxed);
+    }
+
+    /// Adds segments that an RNIC of this process has retransmitted.
+    pub(crate) fn add_retransmits(&self, count: u64) {
+        self.0.retransmits.fetch_add(count, Ordering::Relaxed);
+        self.0.counts_retransmits.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the number of segments that the RNICs of this process have retransmitted since the
+    /// process began; `None` if it has no RNIC.
+    pub(crate) fn retransmits(&self) -> Option<u64> {
+        let counts = self.0.counts_retransmits.load(Ordering::Relaxed);
+        counts.then(|| self.0.retransmits.load(Ordering::Relaxed))
     }
 
     pub(crate) fn push(&self, intervals: Vec<Interval>) {

@@ -124,6 +124,8 @@ pub struct IntervalReport {
     pub gbit_per_s: f64,
     pub mops_per_s: f64,
     pub latency_ns: Latency,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retransmits: Option<u64>,
 }
 
 impl IntervalReport {
@@ -143,14 +145,16 @@ impl IntervalReport {
                 LatencyKind::HalfRoundTrip => interval.latency.halved(),
                 LatencyKind::Completion | LatencyKind::RoundTrip => interval.latency,
             },
+            retransmits: interval.retransmits,
         }
     }
 
     /// Returns a line for people, without a line feed.
     pub fn line(&self) -> String {
         let l = &self.latency_ns;
+        let resent = self.retransmits.map_or_else(String::new, |n| format!("  {n:>6} retr"));
         format!(
-            "[{:8.2}-{:8.2} s]  {:>12} ops  {:>10.3} Gb/s  {:>9.3} Mop/s  p50 {:.2} us  p99 {:.2} us  max {:.2} us",
+            "[{:8.2}-{:8.2} s]  {:>12} ops  {:>10.3} Gb/s  {:>9.3} Mop/s  p50 {:.2} us  p99 {:.2} us  max {:.2} us{resent}",
             self.start_seconds,
             self.end_seconds,
             self.ops,

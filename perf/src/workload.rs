@@ -34,6 +34,9 @@ pub trait Workload {
     /// Returns the number of operations measured so far.
     fn ops(&self) -> u64;
 
+    /// Returns true after the warm-up, from the beginning of the first interval on.
+    fn is_measuring(&self) -> bool;
+
     /// Returns the intervals of the run that have ended since the last call.
     fn take_intervals(&mut self) -> Vec<Interval>;
 

@@ -146,6 +146,14 @@ impl Workload for Client {
         }
     }
 
+    fn is_measuring(&self) -> bool {
+        match &self.phase {
+            Phase::Running(e) => e.measure().is_warm(),
+            Phase::Connecting => false,
+            Phase::Closing | Phase::Done => true,
+        }
+    }
+
     fn take_intervals(&mut self) -> Vec<Interval> {
         let mut intervals = core::mem::take(&mut self.intervals);
         if let Phase::Running(e) = &mut self.phase {

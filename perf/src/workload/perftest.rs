@@ -435,6 +435,10 @@ impl Workload for PerftestClient {
         self.data.measure.ops
     }
 
+    fn is_measuring(&self) -> bool {
+        self.data.measure.is_warm()
+    }
+
     fn take_intervals(&mut self) -> Vec<Interval> {
         self.data.measure.take_intervals()
     }

@@ -384,6 +384,28 @@ fn test_intervals_hold_all_operations_of_a_run() {
     assert!(r.intervals.is_empty(), "none without the option, none of the run before");
 }
 
+/// A lossy wire: the sender retransmits all the time, and most of that in the measured time.
+#[test]
+fn test_intervals_hold_the_retransmits_of_both_ends() {
+    let (eal, _turn) = eal();
+    let Ok(cores) = pin::first::<2>() else { return };
+    let faults = Faults { loss: "2%".parse().unwrap(), ..Faults::NONE };
+    let interval = Some(Duration::from_millis(100));
+    let warmup = Some(Duration::ZERO);
+    for op in [Op::Write, Op::Read] {
+        let s = BenchSpec { interval, warmup, faults, ..timed(op, Mode::Bw, 16_384, 500) };
+        let mut pair = Pair::open(&eal, &s).unwrap();
+        for placement in [Placement::Inline, Placement::Lcores(cores)] {
+            let r = pair.run(&s, Run::new(&s, Size(16_384)), placement).unwrap();
+            let counts: Vec<_> = r.intervals.iter().filter_map(|i| i.retransmits).collect();
+            assert_eq!(counts.len(), r.intervals.len(), "{op} {placement:?}");
+            let sum = counts.iter().sum::<u64>();
+            assert!(sum <= r.retransmits, "{op} {placement:?}: {counts:?} of {}", r.retransmits);
+            assert!(sum * 2 > r.retransmits, "{op} {placement:?}: {counts:?} of {}", r.retransmits);
+        }
+    }
+}
+
 #[test]
 fn test_report_has_processor_time_and_counters_of_both_ends() {
     let (eal, _turn) = eal();

@@ -40,6 +40,9 @@ pub struct Interval {
     pub ops: u64,
     /// The distribution of their times.
     pub latency: Latency,
+    /// The number of segments that the RNICs of this process have retransmitted; `None` if they are
+    /// not known.
+    pub retransmits: Option<u64>,
 }
 
 /// The state that both engines share.
@@ -165,6 +168,7 @@ impl Measure {
             end: end.since(self.since),
             ops: self.ops - i.ops,
             latency: self.recorder.since(&i.times),
+            retransmits: None,
         });
         (i.from, i.ops) = (end, self.ops);
         i.times.clone_from(&self.recorder);
@@ -188,6 +192,11 @@ impl Measure {
             self.close_interval(now);
         }
         self.look_ahead();
+    }
+
+    /// Returns true after the warm-up.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.warm_until.is_none()
     }
 
     /// Returns the intervals that have ended since the last call.
