@@ -152,17 +152,19 @@ impl IntervalReport {
     /// Returns a line for people, without a line feed.
     pub fn line(&self) -> String {
         let l = &self.latency_ns;
+        let us = |ns: u64| ns as f64 / 1e3;
         let resent = self.retransmits.map_or_else(String::new, |n| format!("  {n:>6} retr"));
         format!(
-            "[{:8.2}-{:8.2} s]  {:>12} ops  {:>10.3} Gb/s  {:>9.3} Mop/s  p50 {:.2} us  p99 {:.2} us  max {:.2} us{resent}",
+            "[{:8.2}-{:8.2} s]  {:>12} ops  {:>10.3} Gb/s  {:>9.3} Mop/s  \
+             p50 {:.2} us  p99 {:.2} us  max {:.2} us{resent}",
             self.start_seconds,
             self.end_seconds,
             self.ops,
             self.gbit_per_s,
             self.mops_per_s,
-            l.p50 as f64 / 1e3,
-            l.p99 as f64 / 1e3,
-            l.max as f64 / 1e3,
+            us(l.p50),
+            us(l.p99),
+            us(l.max),
         )
     }
 }
