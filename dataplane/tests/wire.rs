@@ -11,24 +11,21 @@
 mod alloc;
 #[path = "it/common.rs"]
 mod common;
+#[path = "it/side.rs"]
+mod side;
 
-use std::sync::{Arc, Mutex};
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use common::*;
 use heddle_base::Seed;
 use heddle_dataplane::*;
-use heddle_hub::memory::{RegionTable, Registry};
-use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_iwarp::{QpConfig, Role};
-use heddle_mr::MrTable;
 use heddle_rings::worker::WorkerQp;
-use heddle_rnic::{Event, FpduMode, Order, Report, RnicConfig};
+use heddle_rnic::{Event, FpduMode, Order, Report, Rnic, RnicConfig};
 use heddle_tcp::{Cidr, StackConfig};
 use heddle_types::ConnId;
-use heddle_verbs::{
-    Access, Cq, Cqe, Data, Device, DeviceError, Mr, Qp, QpInit, RecvWr, SendOp, SendWr, Sge, Stag,
-};
+use heddle_verbs::{Access, Cqe, Data, Mr, RecvWr, SendOp, SendWr, Sge, Stag};
 
 const PORT: u16 = 7174;
 
@@ -63,74 +60,33 @@ struct Seen {
     chained: usize,
 }
 
-/// A control plane that only passes the worker the application's doorbells.
-#[derive(Debug)]
-struct NoControl(Arc<Mutex<CommandSender>>);
+/// A side, whose memory the tap knows.
+struct Side(side::Side<Rnic<RxMbuf>>);
 
-impl ControlPlane for NoControl {
-    fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
-        if let ControlRequest::Open { app, bells, .. } = request {
-            let mut commands = self.0.lock().unwrap();
-            let open = Command::OpenApp(Doorbells::new(app, bells));
-            commands.send(open).map_err(|_| DeviceError::Overloaded)?;
-        }
-        Ok(())
+impl Deref for Side {
+    type Target = side::Side<Rnic<RxMbuf>>;
+
+    fn deref(&self) -> &side::Side<Rnic<RxMbuf>> {
+        &self.0
     }
 }
 
-struct Side {
-    worker: Worker,
-    commands: Arc<Mutex<CommandSender>>,
-    reports: ReportReceiver,
-    registry: Arc<Registry>,
-    external: ExternalMemory,
-    device: Device,
-    mr: Mr,
-    cq: Cq,
-    qp: Qp,
-    _port: Port,
+impl DerefMut for Side {
+    fn deref_mut(&mut self) -> &mut side::Side<Rnic<RxMbuf>> {
+        &mut self.0
+    }
 }
 
 impl Side {
-    fn new(n: u8, mut port: Port, pool: Mempool, clock: &Clock) -> Side {
+    fn new(n: u8, port: Port, pool: Mempool, clock: &Clock) -> Side {
         let seed = Seed::from_u64(n.into());
         let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
-        let mrs = Arc::new(MrTable::new(&seed, 4096));
-        let regions = Arc::new(RegionTable::new(4, Some(Box::new(DpdkRegions::new(port.dma())))));
-        let external = ExternalMemory::new(mrs.capacity());
-        let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
-        let (rx, tx) = port.take_queues().pop().unwrap();
         let stack =
             StackConfig { max_conns: 4, ..StackConfig::new(port.mac(), addr, seed.clone()) };
-        let (worker, commands, reports) = Worker::new(WorkerConfig {
-            index: 0,
-            engine: RnicConfig::new(stack, 1024, 1 << 22),
-            rx: rx.into(),
-            tx: tx.into(),
-            pool,
-            regions,
-            external: external.clone(),
-            mrs,
-            clock: clock.clone(),
-            fault: None,
-            rx_burst: 32,
-            waker: None,
-        });
-        let commands = Arc::new(Mutex::new(commands));
-        let control = Box::new(NoControl(commands.clone()));
-        let hub = Hub::new(registry.clone(), control, 1, &seed);
-        let memory = DeviceConfig { memory: MEMORY, ..DeviceConfig::default() };
-        let device = hub.open(&memory).unwrap();
-        let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
-        let pd = device.alloc_pd().unwrap();
-        let mr = device.alloc_mr(pd, MEMORY, all).unwrap();
-        let cq = device.create_cq(256, None).unwrap();
-        let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(64, 64)).unwrap();
-        Side { worker, commands, reports, registry, external, device, mr, cq, qp, _port: port }
-    }
-
-    fn order(&self, command: Command) {
-        self.commands.lock().unwrap().send(command).unwrap();
+        let access = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
+        let objects = side::Objects { memory: MEMORY, access, depth: 64 };
+        let engine = RnicConfig::new(stack, 1024, 1 << 22);
+        Side(side::Side::new(engine, port, pool, clock, &seed, objects))
     }
 
     fn sge(&self, at: usize, len: usize) -> Sge {

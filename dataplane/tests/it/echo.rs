@@ -7,29 +7,26 @@
 //! ready.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::{Chunks as _, Histogram, Instant, Seed};
-use heddle_dataplane::worker::{
-    Command, CommandSender, ReportReceiver, Worker, WorkerConfig, WorkerReport,
-};
+use heddle_dataplane::worker::{Command, WorkerReport};
 use heddle_dataplane::*;
 use heddle_engine::{
     Change, Completions, Counters, Engine, Offload, QueuePair, Retired, SharedReceives, Subject,
     TxSink, Untaken,
 };
-use heddle_hub::memory::{RegionTable, Registry};
-use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_mr::{Memory as Registered, MrTable, Pins};
 use heddle_rings::worker::WorkerQp;
 use heddle_types::{
     Access, ConnId, ConnectedState, Cqe, CqeOp, CqeStatus, Data, PostError, Queue, RecvWr,
     RnicError, SendOp, SendWr, Sge,
 };
-use heddle_verbs::{Cq, Device, DeviceError, Mr, Qp, QpInit};
 
 use crate::common::*;
+use crate::side::{self, Objects};
 
 /// Ethernet's type for experiments (IEEE 802), then kind, connection, number and length.
 const TYPE: [u8; 2] = [0x88, 0xb5];
@@ -478,71 +475,35 @@ impl Engine for Echo {
     }
 }
 
-/// A control plane that only passes the worker the application's doorbells.
-#[derive(Debug)]
-struct NoControl(Arc<Mutex<CommandSender<Echo>>>);
+/// A side, and its connection.
+struct Side {
+    side: side::Side<Echo>,
+    conn: ConnId,
+}
 
-impl ControlPlane for NoControl {
-    fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
-        if let ControlRequest::Open { app, bells, .. } = request {
-            let open = Command::OpenApp(Doorbells::new(app, bells));
-            self.0.lock().unwrap().send(open).map_err(|_| DeviceError::Overloaded)?;
-        }
-        Ok(())
+impl Deref for Side {
+    type Target = side::Side<Echo>;
+
+    fn deref(&self) -> &side::Side<Echo> {
+        &self.side
     }
 }
 
-struct Side {
-    worker: Worker<Echo>,
-    commands: Arc<Mutex<CommandSender<Echo>>>,
-    reports: ReportReceiver<Echo>,
-    device: Device,
-    mr: Mr,
-    cq: Cq,
-    qp: Qp,
-    conn: ConnId,
-    _port: Port,
+impl DerefMut for Side {
+    fn deref_mut(&mut self) -> &mut side::Side<Echo> {
+        &mut self.side
+    }
 }
 
 const MEMORY: usize = 64 << 10;
 
 impl Side {
-    fn new(mut port: Port, pool: Mempool, clock: &Clock) -> Side {
-        let seed = Seed::from_u64(1);
-        let mrs = Arc::new(MrTable::new(&seed, 16));
-        let regions = Arc::new(RegionTable::new(4, Some(Box::new(DpdkRegions::new(port.dma())))));
-        let registry = Arc::new(Registry::new(mrs.clone(), regions.clone()));
-        let (rx, tx) = port.take_queues().pop().unwrap();
-        let (worker, commands, reports) = Worker::new(WorkerConfig {
-            index: 0,
-            engine: 4,
-            rx: rx.into(),
-            tx: tx.into(),
-            pool,
-            regions,
-            external: ExternalMemory::new(mrs.capacity()),
-            mrs,
-            clock: clock.clone(),
-            fault: None,
-            rx_burst: 32,
-            waker: None,
-        });
-        let commands = Arc::new(Mutex::new(commands));
-        let hub = Hub::new(registry, Box::new(NoControl(commands.clone())), 1, &seed);
-        let memory = DeviceConfig { memory: MEMORY, ..DeviceConfig::default() };
-        let device = hub.open(&memory).unwrap();
-        let pd = device.alloc_pd().unwrap();
-        let mr = device.alloc_mr(pd, MEMORY, Access::LOCAL_WRITE).unwrap();
-        let cq = device.create_cq(256, None).unwrap();
-        let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(128, 128)).unwrap();
-        let conn = ConnId::NONE;
-        let mut side = Side { worker, commands, reports, device, mr, cq, qp, conn, _port: port };
+    fn new(port: Port, pool: Mempool, clock: &Clock) -> Side {
+        let objects = Objects { memory: MEMORY, access: Access::LOCAL_WRITE, depth: 128 };
+        let side = side::Side::new(4, port, pool, clock, &Seed::from_u64(1), objects);
+        let mut side = Side { side, conn: ConnId::NONE };
         side.enter();
         side
-    }
-
-    fn order(&self, command: Command<Echo>) {
-        self.commands.lock().unwrap().send(command).unwrap();
     }
 
     fn report(&mut self) -> Report {

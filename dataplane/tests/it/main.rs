@@ -12,4 +12,5 @@ mod queues;
 mod regions;
 mod ring;
 mod segments;
+mod side;
 mod worker;
