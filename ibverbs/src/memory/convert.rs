@@ -99,6 +99,13 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
         // SAFETY: as above; only the guard has changed.
         result = unsafe { perform(own, &job) };
     }
+    if result.is_ok() && !is_back {
+        // The mapping comes from the shadow, which core dumps leave out; these pages are the
+        // program's.
+        let args = [job.at, job.len, sys::bits(libc::MADV_DODUMP), 0, 0, 0];
+        // SAFETY: the call leaves the contents of the pages alone.
+        let _ = unsafe { sys::call(libc::SYS_madvise, args) };
+    }
     if result.is_err() && is_back {
         // SAFETY: these are the staging pages, which the failed conversion has not moved elsewhere.
         unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(job.staging), job.len) };

@@ -308,6 +308,11 @@ fn comes_true(limit: Duration, is_true: impl Fn() -> bool) -> bool {
 /// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // The server of qperf destroys the queue pair of its identifier (`rdma_destroy_qp`) when it has
+    // none any more.
+    if qp.is_null() {
+        return EINVAL;
+    }
     number(|| {
         // SAFETY: the caller keeps the C contract.
         let object = unsafe { QpObject::of(qp) };

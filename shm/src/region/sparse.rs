@@ -74,7 +74,7 @@ impl From<RegionError> for HoldError {
 
 impl Region {
     /// Returns a region of `len` bytes without a page: the first touch of each page brings memory,
-    /// which stays until the region ends. The file behind the region is sealed as that of
+    /// which stays until the region ends. Core dumps of the process leave the region out. The file behind the region is sealed as that of
     /// [`shared`](Region::shared), and may be longer than the machine has memory. Another process
     /// that registers a part of the region needs the pages of that part to exist, so touch them
     /// first.
@@ -327,9 +327,21 @@ fn release_piece(region: &Region, pages: &Range<usize>) {
 fn map_aside(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<NonNull<u8>> {
     static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
     let hint = NEXT.fetch_add(bytes.next_multiple_of(MIB2).saturating_add(MIB2), Ordering::Relaxed);
-    super::mmap_at(hint, bytes, libc::MAP_SHARED | libc::MAP_NORESERVE, fd.as_raw_fd())
+    let how = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    super::mmap_at(hint, bytes, how, fd.as_raw_fd()).map(|base| undumped(base, bytes))
 }
 
 fn map(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<NonNull<u8>> {
-    super::mmap(bytes, libc::MAP_SHARED | libc::MAP_NORESERVE, fd.as_raw_fd())
+    let how = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    super::mmap(bytes, how, fd.as_raw_fd()).map(|base| undumped(base, bytes))
+}
+
+/// Leaves a mapping out of core dumps. The kernel reads every page of a mapping that it dumps, and
+/// gives the file of a sparse region each page that it lacks: many gigabytes of zeros. In the
+/// process of the RNIC the pages are a client's besides.
+fn undumped(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+    // SAFETY: whole pages of a new mapping, whose contents the call leaves alone. Ignore an error:
+    // the call is a hint.
+    unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_DONTDUMP) };
+    base
 }

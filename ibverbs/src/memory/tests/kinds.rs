@@ -279,3 +279,36 @@ fn test_parts_of_different_kinds_are_not_registered_together() {
     unsafe { libc::mprotect(area.byte(2 * PAGE), PAGE, libc::PROT_NONE) };
     assert_eq!(share(area.at + PAGE, 2 * PAGE, true).err(), Some(libc::EFAULT));
 }
+
+/// Returns the kernel's flags of the mapping that holds `address`.
+fn flags(address: usize) -> String {
+    let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut inside = false;
+    for line in all.lines() {
+        let ends = line.split(' ').next().and_then(|word| word.split_once('-'));
+        let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = ends.and_then(|(start, end)| hex(start).zip(hex(end))) {
+            inside = (start..end).contains(&address);
+        }
+        if inside && let Some(flags) = line.strip_prefix("VmFlags:") {
+            return flags.to_owned();
+        }
+    }
+    panic!("{address:#x} is not mapped")
+}
+
+/// A core dump has the program's memory once, and not the 16 GiB of the window.
+#[test]
+fn test_core_dumps_hold_shared_pages_and_no_shadow() {
+    let area = Area::apart(4);
+    area.fill();
+    let shared = area.share(PAGE, 2 * PAGE);
+    let shadow = shared.region().base().as_ptr().addr() + shared.offset();
+    let is_left_out = |address| flags(address).split(' ').any(|flag| flag == "dd");
+    assert!(is_left_out(shadow), "{}", flags(shadow));
+    for off in [0, PAGE, 2 * PAGE] {
+        assert!(!is_left_out(area.at + off), "{off}: {}", flags(area.at + off));
+    }
+    drop(shared);
+    assert!(!is_left_out(area.at + PAGE));
+}
