@@ -74,10 +74,10 @@ impl From<RegionError> for HoldError {
 
 impl Region {
     /// Returns a region of `len` bytes without a page: the first touch of each page brings memory,
-    /// which stays until the region ends. Core dumps of the process leave the region out. The file behind the region is sealed as that of
-    /// [`shared`](Region::shared), and may be longer than the machine has memory. Another process
-    /// that registers a part of the region needs the pages of that part to exist, so touch them
-    /// first.
+    /// which stays until the region ends. Core dumps of the process leave the region out. The file
+    /// behind the region is sealed as that of [`shared`](Region::shared), and may be longer than
+    /// the machine has memory. Another process that registers a part of the region needs the pages
+    /// of that part to exist, so touch them first.
     ///
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
