@@ -202,6 +202,8 @@ static void queues(struct ibv_context *context, struct ibv_pd *pd)
 	CHECK(srq && ibv_post_srq_recv(srq, &receive, &bad_receive) == 0);
 	CHECK(ibv_destroy_srq(srq) == 0);
 	CHECK(ibv_destroy_qp(qp) == 0);
+	/* rdma_destroy_qp passes on what its identifier has. */
+	CHECK(ibv_destroy_qp(NULL) == EINVAL);
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq_ex)) == 0);
 	CHECK(ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_destroy_comp_channel(channel) == 0);
