@@ -21,7 +21,7 @@ use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{Device, DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 
-use crate::progress::Progress;
+use crate::progress::{Progress, Teller, UPDATE_EVERY};
 use crate::report::{
     BenchReport, IntervalReport, LatencyFrom, LatencyKind, WorkerShare, due, warnings,
 };
@@ -65,9 +65,6 @@ pub enum BenchError {
     #[error("the benchmark's RNICs were lost when an earlier run failed")]
     Lost,
 }
-
-/// Steps between updates of [`Progress`].
-const UPDATE_EVERY: u32 = 1 << 14;
 
 /// The address of an embedded benchmark's server.
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
@@ -424,32 +421,6 @@ fn pass_on(client: &mut impl Workload, progress: &Progress, before: &mut Option<
     }
     *before = now;
     progress.push(ended);
-}
-
-/// Tells the progress of a run how many segments some workers retransmit.
-struct Teller {
-    progress: Progress,
-    told: u64,
-    polls: u32,
-}
-
-impl Teller {
-    /// Makes a teller for workers that have retransmitted `now` segments before.
-    fn new(progress: &Progress, now: u64) -> Teller {
-        progress.add_retransmits(0);
-        Teller { progress: progress.clone(), told: now, polls: 0 }
-    }
-
-    /// Tells now and then; the thread that polls the workers calls this after each poll.
-    #[inline]
-    fn tell(&mut self, count: impl FnOnce() -> u64) {
-        self.polls = self.polls.wrapping_add(1);
-        if self.polls.is_multiple_of(UPDATE_EVERY) {
-            let now = count();
-            self.progress.add_retransmits(now.saturating_sub(self.told));
-            self.told = now;
-        }
-    }
 }
 
 /// Runs the client of a server elsewhere to its end.

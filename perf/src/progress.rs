@@ -5,6 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::workload::Interval;
 
+/// Steps, or polls of an RNIC, between updates of [`Progress`].
+pub(crate) const UPDATE_EVERY: u32 = 1 << 14;
+
 /// A counter, and the intervals so far, that the thread of a run shares with a thread that shows
 /// them.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +61,32 @@ impl Progress {
     pub(crate) fn push(&self, intervals: Vec<Interval>) {
         if !intervals.is_empty() {
             self.0.intervals.lock().unwrap_or_else(PoisonError::into_inner).extend(intervals);
+        }
+    }
+}
+
+/// Tells the progress of a run how many segments some workers retransmit.
+pub(crate) struct Teller {
+    progress: Progress,
+    told: u64,
+    polls: u32,
+}
+
+impl Teller {
+    /// Makes a teller for workers that have retransmitted `now` segments before.
+    pub(crate) fn new(progress: &Progress, now: u64) -> Teller {
+        progress.add_retransmits(0);
+        Teller { progress: progress.clone(), told: now, polls: 0 }
+    }
+
+    /// Tells now and then; the thread that polls the workers calls this after each poll.
+    #[inline]
+    pub(crate) fn tell(&mut self, count: impl FnOnce() -> u64) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(UPDATE_EVERY) {
+            let now = count();
+            self.progress.add_retransmits(now.saturating_sub(self.told));
+            self.told = now;
         }
     }
 }
