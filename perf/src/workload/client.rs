@@ -20,6 +20,7 @@ mod pingpong;
 mod stream;
 
 use conn::{Conn, Cqs};
+use error::Flushed;
 pub use error::WorkloadError;
 pub(crate) use measure::Measure;
 pub use measure::{Interval, Outcome};
@@ -67,6 +68,7 @@ pub struct Client {
     steps: u32,
     last_busy: Instant,
     was_busy: bool,
+    flushed: Flushed,
 }
 
 impl Client {
@@ -99,6 +101,7 @@ impl Client {
             steps: 0,
             last_busy: clock.now(),
             was_busy: false,
+            flushed: Flushed::default(),
         };
         client.connect_more()?;
         Ok(client)
@@ -111,10 +114,14 @@ impl Workload for Client {
         self.steps = self.steps.wrapping_add(1);
         let mut busy = false;
         if let Phase::Running(engine) = &mut self.phase {
-            busy = match engine {
-                Engine::Stream(s) => s.step(&self.conns, &self.cqs)?,
-                Engine::PingPong(p) => p.step(&self.conns, &self.cqs)?,
+            let stepped = match engine {
+                _ if self.flushed.is_held() => {
+                    self.flushed.give_up(self.clock.now()).map(|()| false)
+                }
+                Engine::Stream(s) => s.step(&self.conns, &self.cqs),
+                Engine::PingPong(p) => p.step(&self.conns, &self.cqs),
             };
+            busy = stepped.or_else(|e| self.flushed.hold(e, self.clock.now()).map(|()| false))?;
         }
         // Events are rare while operations run, so a busy client looks for them less often.
         if !busy || self.steps.is_multiple_of(64) {

@@ -31,7 +31,7 @@ use heddle_verbs::{
 };
 
 use super::client::Measure;
-use super::client::error::successful;
+use super::client::error::{Flushed, successful};
 use super::{Interval, Outcome, Run, Workload, WorkloadError};
 use crate::spec::Until;
 
@@ -119,6 +119,7 @@ pub struct PerftestClient {
     next: usize,
     wait: Wait,
     last_busy: Instant,
+    flushed: Flushed,
 }
 
 /// The parameter connection.
@@ -251,6 +252,7 @@ impl PerftestClient {
             next: 0,
             wait: Wait::Connection,
             last_busy: clock.now(),
+            flushed: Flushed::default(),
         })
     }
 
@@ -382,6 +384,46 @@ impl PerftestClient {
 
 impl Workload for PerftestClient {
     fn step(&mut self) -> Result<Step, WorkloadError> {
+        if self.flushed.is_held() {
+            self.handle_events()?;
+            self.flushed.give_up(self.now())?;
+            return Ok(Step::Idle);
+        }
+        self.work().or_else(|e| {
+            self.flushed.hold(e, self.now())?;
+            Ok(Step::Busy)
+        })
+    }
+
+    fn outcome(&self) -> Outcome {
+        self.data.measure.outcome(false)
+    }
+
+    fn ops(&self) -> u64 {
+        self.data.measure.ops
+    }
+
+    fn is_measuring(&self) -> bool {
+        self.data.measure.is_warm()
+    }
+
+    fn take_intervals(&mut self) -> Vec<Interval> {
+        self.data.measure.take_intervals()
+    }
+
+    fn abandon(&mut self) {
+        // A connection may be gone already, so errors are ignored.
+        let _ = self.device.disconnect(self.talk.id);
+        if let Some(id) = self.data.id {
+            let _ = self.device.disconnect(id);
+        }
+        self.wait = Wait::Nothing;
+    }
+}
+
+impl PerftestClient {
+    /// Does the work that is due.
+    fn work(&mut self) -> Result<Step, WorkloadError> {
         let mut busy = false;
         // An answer that came before the end of its connection counts.
         if self.talk.up
@@ -427,33 +469,6 @@ impl Workload for PerftestClient {
         })
     }
 
-    fn outcome(&self) -> Outcome {
-        self.data.measure.outcome(false)
-    }
-
-    fn ops(&self) -> u64 {
-        self.data.measure.ops
-    }
-
-    fn is_measuring(&self) -> bool {
-        self.data.measure.is_warm()
-    }
-
-    fn take_intervals(&mut self) -> Vec<Interval> {
-        self.data.measure.take_intervals()
-    }
-
-    fn abandon(&mut self) {
-        // A connection may be gone already, so errors are ignored.
-        let _ = self.device.disconnect(self.talk.id);
-        if let Some(id) = self.data.id {
-            let _ = self.device.disconnect(id);
-        }
-        self.wait = Wait::Nothing;
-    }
-}
-
-impl PerftestClient {
     fn phase(&self) -> &'static str {
         match self.wait {
             Wait::Connection => "connecting",
@@ -512,8 +527,11 @@ impl Flow {
             let now = self.measure.clock.now();
             self.measure.tick(now);
             if cqe.wr_id & ECHO != 0 {
-                // A message that answers none, or of another length than the server was to have.
-                if self.heard == self.posted || cqe.len != run.size {
+                // A message that answers none, or of another length than the server was to have. A
+                // server that answers twice is found when the answers are ahead of the completions:
+                // an answer acknowledges the message before it.
+                let ahead = self.posted - self.done > u64::from(run.depth);
+                if self.heard == self.posted || cqe.len != run.size || ahead {
                     return Err(WorkloadError::Stray(cqe.len));
                 }
                 self.post_echo(u32::try_from(cqe.wr_id & !ECHO).unwrap_or(0), run.size)?;

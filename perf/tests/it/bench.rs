@@ -13,12 +13,14 @@ use heddle_perf::report::{LatencyFrom, WorkerShare};
 use heddle_perf::spec::{BenchSpec, Faults, Rate, Until, Wire};
 use heddle_perf::usage::Usage;
 use heddle_perf::workload::{Client, Run, Workload, WorkloadError};
-use heddle_services::Step;
 use heddle_services::bench::hello::{Hello, Reason, Refusal, Region, Welcome};
 use heddle_services::bench::{BenchServer, Mode, Op};
+use heddle_services::{Serve, Step};
 use heddle_tcp::Cidr;
 use heddle_types::mpa::CrcPolicy;
-use heddle_verbs::{CmEvent, DeviceLimits, ListenParams, MpaOptions, Protocol, Stag};
+use heddle_verbs::{
+    CmEvent, DeviceLimits, DisconnectReason, ListenParams, MpaOptions, Protocol, Stag,
+};
 use std::time::Duration;
 
 use crate::common::{Net, Raw, eal, server};
@@ -501,6 +503,37 @@ fn test_benchmark_server_releases_protection_domains_of_departed_clients() {
             perf.step();
             perf.connections() == 0
         });
+    }
+}
+
+/// A connection that ends flushes its operations before its event comes; the client reports the reason
+/// of the end, in streams and in ping-pongs.
+#[test]
+fn test_client_says_why_its_connection_ended() {
+    let (eal, _turn) = eal();
+    for (op, mode) in [(Op::Write, Mode::Bw), (Op::Send, Mode::Bw), (Op::Send, Mode::Lat)] {
+        let mut net = Net::new(&eal);
+        let device = net.server.device();
+        let mut perf =
+            BenchServer::new(device, server(7471), ListenParams::default(), None).unwrap();
+        let until = Until::Elapsed(Duration::from_secs(60));
+        let s = BenchSpec { verify: false, until, ..spec(op, mode, 4096, 1) };
+        let run = Run::new(&s, Size(4096));
+        let mut client =
+            Client::new(net.client.device(), &Clock::new(&eal), server(7471), run).unwrap();
+        let mut failure = None;
+        net.until("a failure", || {
+            perf.step();
+            if client.ops() > 100 {
+                perf.end();
+            }
+            failure = client.step().err();
+            failure.is_some()
+        });
+        let why = failure.expect("it was waited for");
+        let is_orderly = |r: &DisconnectReason| *r == DisconnectReason::Orderly;
+        let told = matches!(&why, WorkloadError::Disconnected(r) if is_orderly(r));
+        assert!(told, "{op} {mode}: {why}");
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod bench;
 mod common;
+mod hostile_perftest;
 mod linux_programs;
 mod rpc;
 mod services;

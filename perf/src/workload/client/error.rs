@@ -1,7 +1,9 @@
 //! The errors of a run.
 
 use core::net::SocketAddr;
+use std::time::Duration;
 
+use heddle_base::Instant;
 use heddle_services::bench::COUNTER_LEN;
 use heddle_services::bench::hello::HelloError;
 use heddle_verbs::{ConnectFailure, Cqe, CqeStatus, DeviceError, DisconnectReason, Mr, PostError};
@@ -120,5 +122,52 @@ pub(crate) fn successful(cqe: &Cqe) -> Result<(), WorkloadError> {
         Ok(())
     } else {
         Err(WorkloadError::Completion { wr_id: cqe.wr_id, status: cqe.status })
+    }
+}
+
+/// The error of an operation that came to an end with its connection, until the event that has the
+/// reason comes: a connection that ends flushes its operations first.
+#[derive(Debug, Default)]
+pub(crate) struct Flushed(Option<(WorkloadError, Instant)>);
+
+/// How long the reason may take to come.
+const REASON_TIME: Duration = Duration::from_secs(1);
+
+impl Flushed {
+    /// Holds back the error of an operation that the end of its connection explains.
+    ///
+    /// # Errors
+    /// Every other error.
+    pub(crate) fn hold(&mut self, error: WorkloadError, now: Instant) -> Result<(), WorkloadError> {
+        use PostError::{Closing, Ended};
+        let of_end = match error {
+            WorkloadError::Completion { status, .. } => {
+                matches!(status, CqeStatus::Flushed | CqeStatus::LocalQpOperation(Closing | Ended))
+            }
+            WorkloadError::Post(e) => matches!(e, Closing | Ended),
+            _ => false,
+        };
+        if !of_end {
+            return Err(error);
+        }
+        self.0 = Some((error, now));
+        Ok(())
+    }
+
+    /// Returns true if the run waits for the reason, and has nothing else to do.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Lets go of the error if the reason has not come in time.
+    ///
+    /// # Errors
+    /// The error.
+    pub(crate) fn give_up(&mut self, now: Instant) -> Result<(), WorkloadError> {
+        match self.0.take_if(|(_, since)| now.since(*since) > REASON_TIME) {
+            Some((error, _)) => Err(error),
+            None => Ok(()),
+        }
     }
 }
