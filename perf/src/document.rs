@@ -121,7 +121,7 @@ pub trait Measured: Serialize {
 }
 
 /// The columns of [`Document::to_csv`].
-pub const COLUMNS: [&str; 37] = [
+pub const COLUMNS: [&str; 41] = [
     "op",
     "call",
     "version",
@@ -159,6 +159,10 @@ pub const COLUMNS: [&str; 37] = [
     "sides",
     "ratio",
     "verified",
+    "reverse_seconds",
+    "reverse_ops",
+    "reverse_gbit_per_s",
+    "reverse_mops_per_s",
 ];
 
 /// Returns the JSON name of a unit variant.
@@ -214,6 +218,12 @@ impl Measured for BenchReport {
         all.push(("latency_from", word(self.latency_from)));
         all.extend(self.rate_ops_per_s.map(|rate| ("rate_ops_per_s", rate.to_string())));
         all.extend(self.due_ops.map(|due| ("due_ops", due.to_string())));
+        if let Some(r) = &self.reverse {
+            all.push(("reverse_seconds", r.seconds.to_string()));
+            all.push(("reverse_ops", r.ops.to_string()));
+            all.push(("reverse_gbit_per_s", r.gbit_per_s.to_string()));
+            all.push(("reverse_mops_per_s", r.mops_per_s.to_string()));
+        }
         all.push(("user_seconds", self.processor.user_seconds.to_string()));
         all.push(("system_seconds", self.processor.system_seconds.to_string()));
         all
@@ -400,7 +410,7 @@ pub(crate) mod tests {
     use serde::de::IgnoredAny;
 
     use crate::latency::{Latency, Step};
-    use crate::report::{IntervalReport, LatencyFrom, LatencyKind, WorkerShare};
+    use crate::report::{IntervalReport, LatencyFrom, LatencyKind, ReverseReport, WorkerShare};
     use crate::spec::Wire;
 
     /// A report with a value in every field.
@@ -462,6 +472,13 @@ pub(crate) mod tests {
                 BTreeMap::from([("rnic_tx_fpdus".to_owned(), 7)]),
             )]),
             verified: true,
+            reverse: Some(ReverseReport {
+                seconds: 1.9,
+                ops: 100,
+                bytes: 100 * u64::from(size),
+                gbit_per_s: 3.5,
+                mops_per_s: 0.007,
+            }),
             warnings: vec!["something <b>odd</b> & \"quoted\"".into()],
         }
     }

@@ -23,7 +23,8 @@ use tracing::debug;
 
 use crate::progress::{Progress, Teller, UPDATE_EVERY};
 use crate::report::{
-    BenchReport, IntervalReport, LatencyFrom, LatencyKind, WorkerShare, due, warnings,
+    BenchReport, IntervalReport, LatencyFrom, LatencyKind, ReverseReport, WorkerShare, due,
+    warnings,
 };
 use crate::spec::{BenchSpec, Faults, Wire};
 use crate::usage::Usage;
@@ -101,10 +102,12 @@ pub fn memory_for(spec: &BenchSpec) -> usize {
         let depth = spec.depth_for(size);
         if spec.op.takes_buffer() { send_window(spec.mode, depth).max(depth) } else { depth }
     };
+    // Slots of the client's operations and those that it reads back, and of the server's.
+    let regions = if spec.bidirectional { 3 } else { 2 };
     let most = spec.sizes.iter().map(|s| {
-        // Each region starts at a page, and a connection has up to three regions.
+        // Each region starts at a page, and a connection has up to four regions.
         let own = spec.region(s).max(u64::from(s.0.max(1)) * u64::from(slots(s)));
-        u64::from(spec.qps) * (2 * own + 4 * 4096)
+        u64::from(spec.qps) * (regions * own + 5 * 4096)
     });
     let most = most.max().unwrap_or(0);
     // The memory of a finished run comes back a little after the next run begins, so both fit.
@@ -680,6 +683,7 @@ pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire)
         workers: Vec::new(),
         counters: BTreeMap::new(),
         verified: outcome.verified,
+        reverse: outcome.reverse.map(|r| ReverseReport::of(&r, run.size)),
         warnings: Vec::new(),
     }
 }

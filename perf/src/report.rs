@@ -15,7 +15,7 @@ use crate::latency::{Latency, Step};
 use crate::spec::{BenchSpec, Wire};
 use crate::stats::{Rounds, Spread};
 use crate::usage::Usage;
-use crate::workload::{Interval, Run};
+use crate::workload::{Interval, ReverseOutcome, Run};
 
 /// The time that a latency is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +97,36 @@ pub struct BenchReport {
     pub workers: Vec<WorkerShare>,
     pub counters: BTreeMap<String, BTreeMap<String, u64>>,
     pub verified: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<ReverseReport>,
     pub warnings: Vec<String>,
+}
+
+/// The figures of the server's operations in a bidirectional run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "docs/guide/bench.md says it all")]
+pub struct ReverseReport {
+    pub seconds: f64,
+    pub ops: u64,
+    pub bytes: u64,
+    pub gbit_per_s: f64,
+    pub mops_per_s: f64,
+}
+
+impl ReverseReport {
+    /// Makes a report of operations with messages of `size` bytes.
+    pub fn of(outcome: &ReverseOutcome, size: u32) -> ReverseReport {
+        let ReverseOutcome { elapsed, ops } = *outcome;
+        let (seconds, bytes) = (elapsed.as_secs_f64(), ops * u64::from(size));
+        let per_second = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
+        ReverseReport {
+            seconds,
+            ops,
+            bytes,
+            gbit_per_s: per_second(bytes as f64 * 8e-9),
+            mops_per_s: per_second(ops as f64 * 1e-6),
+        }
+    }
 }
 
 /// The work of one worker in a run.
@@ -230,14 +259,18 @@ pub(crate) fn due(run: &Run, seconds: f64) -> Option<u64> {
 
 /// Returns a table for people, with one line per report; the text ends in a line feed.
 pub fn table(reports: &[BenchReport]) -> String {
-    let head = [
+    let mut head = vec![
         "op", "mode", "size", "qps", "depth", "ops", "Gb/s", "Mop/s", "p50 us", "p99 us",
         "p99.9 us", "max us", "retx", "rto", "drops", "verified",
     ];
+    let bidirectional = reports.iter().any(|r| r.reverse.is_some());
+    if bidirectional {
+        head.extend(["rev ops", "rev Gb/s", "sum Gb/s"]);
+    }
     let rows = reports.iter().map(|r| {
         let us = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
         let l = &r.latency_ns;
-        vec![
+        let mut row = vec![
             r.op.to_string(),
             r.mode.to_string(),
             Size(r.size).to_string(),
@@ -254,11 +287,24 @@ pub fn table(reports: &[BenchReport]) -> String {
             r.timeouts.to_string(),
             r.drops.to_string(),
             if r.verified { "yes" } else { "-" }.into(),
-        ]
+        ];
+        if let Some(reverse) = &r.reverse {
+            row.extend([
+                reverse.ops.to_string(),
+                format!("{:.3}", reverse.gbit_per_s),
+                format!("{:.3}", r.gbit_per_s + reverse.gbit_per_s),
+            ]);
+        }
+        row
     });
     let mut text = align(&head, rows, 2);
     if reports.iter().any(|r| r.sides == 1) {
         text.push_str("retx, rto and drops are the client's alone\n");
+    }
+    if bidirectional {
+        text.push_str(
+            "rev: the operations of the server, which counts them; the others are the client's\n",
+        );
     }
     if let Some(r) = reports.first() {
         let from = match r.latency_from {
@@ -327,6 +373,10 @@ mod tests {
 
     use crate::document::tests::report;
 
+    fn forward(size: u32) -> BenchReport {
+        BenchReport { reverse: None, ..report(size) }
+    }
+
     #[test]
     fn test_lossless_wire_with_retransmissions_warns() {
         let spec = BenchSpec::default();
@@ -376,7 +426,7 @@ mod tests {
 
     #[test]
     fn test_table_columns_line_up() {
-        let t = table(&[report(8), report(64 << 20)]);
+        let t = table(&[forward(8), forward(64 << 20)]);
         let lines: Vec<&str> = t.lines().collect();
         assert_eq!(lines.len(), 4);
         let column = |l: &str, word: &str| l.find(word).map(|i| i + word.len());
@@ -388,11 +438,20 @@ mod tests {
 
     #[test]
     fn test_table_notes_losses_of_client_only() {
-        let one = BenchReport { sides: 1, ..report(8) };
+        let one = BenchReport { sides: 1, ..forward(8) };
         assert!(table(&[one]).contains("\nretx, rto and drops are the client's alone\n"));
-        let two = table(&[report(8)]);
+        let two = table(&[forward(8)]);
         assert!(two.ends_with("\nlatency: posting to completion\n"), "{two}");
         assert_eq!(two.lines().count(), 3);
+    }
+
+    #[test]
+    fn test_table_adds_up_both_directions() {
+        let t = table(&[report(8), forward(16)]);
+        let cells = |n: usize| t.lines().nth(n).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(cells(1)[16..], ["100", "3.500", "7.795"]);
+        assert_eq!(cells(2).len(), 16, "this run had one direction");
+        assert!(t.contains("\nrev: the operations of the server"), "{t}");
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub struct BenchSpec {
     pub faults: Faults,
     /// True if the ends compare every byte.
     pub verify: bool,
+    /// True if the server carries out operations as well, on the same connections.
+    pub bidirectional: bool,
     /// The time at the start of each run that is not measured; `None` for a tenth of the duration,
     /// half a second at most.
     pub warmup: Option<Duration>,
@@ -136,6 +138,7 @@ impl Default for BenchSpec {
             mtu: 1500,
             faults: Faults::NONE,
             verify: false,
+            bidirectional: false,
             warmup: None,
             interval: None,
             rate: None,
@@ -232,6 +235,7 @@ impl BenchSpec {
                 "half round trips are latencies: --half takes mode lat",
             ));
         }
+        self.check_bidirectional()?;
         for size in self.sizes.iter() {
             range("size", size.0.into(), 0, MAX_SIZE.into())?;
             self.check_size(size)?;
@@ -247,6 +251,22 @@ impl BenchSpec {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a run in both directions of what has only one.
+    fn check_bidirectional(&self) -> Result<(), SpecError> {
+        if !self.bidirectional {
+            return Ok(());
+        }
+        Err(SpecError::Conflict(if !self.op.is_bidirectional() || self.mode == Mode::Lat {
+            "--bidirectional goes with write and read, in modes bw and rate"
+        } else if self.verify || self.rate.is_some() {
+            "--bidirectional does not go with --verify and --rate"
+        } else if self.peer == Peer::Perftest {
+            "--bidirectional goes with the perf service, not with --perftest"
+        } else {
+            return Ok(());
+        }))
     }
 
     /// Refuses a warm-up or an interval that does not fit the duration.
@@ -320,7 +340,11 @@ impl BenchSpec {
         if size.0 == 0 && self.verify {
             return Err(SpecError::Conflict("there is nothing to verify in messages of size 0"));
         }
-        let needs = 2 * self.region(size) * u64::from(self.qps);
+        if size.0 == 0 && self.bidirectional {
+            return Err(SpecError::Conflict("--bidirectional does not go with size 0"));
+        }
+        let directions = if self.bidirectional { 2 } else { 1 };
+        let needs = 2 * directions * self.region(size) * u64::from(self.qps);
         if needs > MAX_MEMORY { Err(SpecError::Memory(needs)) } else { Ok(()) }
     }
 

@@ -7,7 +7,7 @@
 pub mod client;
 pub(crate) mod perftest;
 
-pub use client::{Client, Interval, Outcome, WorkloadError};
+pub use client::{Client, Interval, Outcome, ReverseOutcome, WorkloadError};
 pub use perftest::PerftestClient;
 
 use core::time::Duration;
@@ -73,6 +73,8 @@ pub struct Run {
     pub mpa: MpaOptions,
     /// True if the ends compare every message.
     pub verify: bool,
+    /// True if the server carries out operations as well.
+    pub bidirectional: bool,
     /// The seed that determines the bytes of messages.
     pub seed: u64,
     /// The time at the start that is not measured; `None` for a tenth of the duration, half a
@@ -98,6 +100,7 @@ impl Run {
             until: spec.until,
             mpa: spec.mpa,
             verify: spec.verify,
+            bidirectional: spec.bidirectional,
             seed: spec.faults.seed,
             warmup: spec.warmup,
             interval: spec.interval,

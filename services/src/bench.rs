@@ -36,6 +36,16 @@
 //!   and count the operations. CmpSwap expects the number of the operations before it and stores
 //!   the next.
 //!
+//! # Both directions at once
+//!
+//! In a bidirectional run of RDMA Writes or Reads the server keeps `depth` operations outstanding as
+//! well, on the client's region, over the same connection. Three empty Sends of the client say how
+//! far the run is: the server's operations begin, they count from now on, they end. When the last is
+//! done, the server answers with a Send, its [`Tally`](tally::Tally): the operations that count, the
+//! time between the client's second and third message, all operations from the first on, and the
+//! number of slots with wrong bytes that its Reads brought. The client adds nothing up: each
+//! direction has its figures.
+//!
 //! # Verification
 //!
 //! The seed and the number of the operation determine the bytes of a message ([`pattern`]). With
@@ -52,6 +62,7 @@ pub mod hello;
 mod operation;
 pub mod pattern;
 mod server;
+pub mod tally;
 
 pub use operation::{Mode, Op, UnknownWord};
 pub use server::BenchServer;

@@ -84,6 +84,10 @@ pub(crate) struct Args {
     /// Show half of the round trip in mode lat, as perftest does
     #[arg(long)]
     half: bool,
+    /// Let the server carry out the same operations on the client's memory at the same time, over
+    /// the same connections: write and read, in modes bw and rate
+    #[arg(short, long)]
+    bidirectional: bool,
     /// The wire between client and server
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
@@ -193,6 +197,7 @@ impl Args {
             interval: self.interval.map(|t| t.0),
             rate: self.rate,
             half: self.half,
+            bidirectional: self.bidirectional,
             peer: if self.perftest { Peer::Perftest } else { Peer::Bench },
         })
     }
@@ -222,6 +227,7 @@ impl Args {
             ("repeat", json!(self.repeat)),
             ("rate", json!(spec.rate.map(|rate| rate.to_string()))),
             ("half", json!(spec.half)),
+            ("bidirectional", json!(spec.bidirectional)),
             ("wire", json!(wire)),
             ("lcores", json!(self.lcores.as_ref().map(|list| list.cores().to_vec()))),
             ("inline", json!(self.inline)),

@@ -111,6 +111,33 @@ fn test_check_refuses_rates_and_times_that_cannot_be() {
 }
 
 #[test]
+fn test_both_directions_are_of_writes_and_reads_without_schedule_and_verification() {
+    let check = |change: &dyn Fn(&mut BenchSpec)| {
+        let mut s = BenchSpec { bidirectional: true, ..BenchSpec::default() };
+        change(&mut s);
+        s.check()
+    };
+    assert_eq!(check(&|_| ()), Ok(()));
+    assert_eq!(check(&|s| (s.op, s.mode) = (Op::Read, Mode::Rate)), Ok(()));
+    let wrong: [&dyn Fn(&mut BenchSpec); 7] = [
+        &|s| s.op = Op::Send,
+        &|s| (s.op, s.sizes) = (Op::FetchAdd, Sizes::one(Size(8))),
+        &|s| s.mode = Mode::Lat,
+        &|s| s.verify = true,
+        &|s| s.rate = Some(Rate::Ops(1e3)),
+        &|s| s.peer = Peer::Perftest,
+        &|s| s.sizes = Sizes::one(Size(0)),
+    ];
+    for (n, change) in wrong.iter().enumerate() {
+        let e = check(*change).expect_err("it has one direction").to_string();
+        assert!(e.contains("--bidirectional"), "{n}: {e}");
+    }
+    // The slots of both directions count.
+    let large = |s: &mut BenchSpec| (s.sizes, s.depth) = (Sizes::one(Size(64 << 20)), Some(5));
+    assert!(matches!(check(&large), Err(SpecError::Memory(_))));
+}
+
+#[test]
 fn test_only_atomics_and_immediate_data_require_eight_bytes() {
     for op in Op::ALL {
         let of = |size| BenchSpec { op, sizes: Sizes::one(Size(size)), ..Default::default() };

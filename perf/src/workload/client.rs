@@ -17,6 +17,7 @@ pub(crate) mod error;
 mod measure;
 mod pace;
 mod pingpong;
+mod reverse;
 mod stream;
 
 use conn::{Conn, Cqs};
@@ -25,6 +26,7 @@ pub use error::WorkloadError;
 pub(crate) use measure::Measure;
 pub use measure::{Interval, Outcome};
 use pingpong::PingPong;
+pub use reverse::ReverseOutcome;
 use stream::Stream;
 
 /// How long a run may go without any progress.
@@ -296,6 +298,7 @@ impl Client {
                     return Ok(false);
                 }
                 self.outcome = engine.measure().outcome(self.run.verify);
+                self.outcome.reverse = engine.reverse();
                 self.intervals.extend(engine.measure_mut().take_intervals());
                 self.phase = Phase::Closing;
                 for id in self.conns.iter().filter_map(|c| c.id) {
@@ -323,6 +326,14 @@ impl Engine {
         match self {
             Engine::Stream(s) => s.is_done(),
             Engine::PingPong(p) => p.is_done(),
+        }
+    }
+
+    /// Returns the figures of the server's operations, in a bidirectional run.
+    fn reverse(&self) -> Option<ReverseOutcome> {
+        match self {
+            Engine::Stream(s) => s.reverse(),
+            Engine::PingPong(_) => None,
         }
     }
 

@@ -433,6 +433,7 @@ fn hello() -> Hello {
         op: Op::Read,
         mode: Mode::Bw,
         verify: false,
+        bidirectional: false,
         size: 4096,
         depth: 4,
         seed: 1,

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod bench;
+mod bidirectional;
 mod common;
 mod hostile_perftest;
 mod linux_programs;

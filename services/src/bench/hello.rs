@@ -11,8 +11,8 @@
 //! for the grant with an empty Send, and the grant, or a Refusal, comes as a Send.
 //!
 //! `stag`, `to`, `len` name the sender's region for the peer; all are zero when there is none. The
-//! only flag is 1: compare every message. The receiver refuses everything that is not exactly of
-//! this form.
+//! flags are 1, compare every message, and 2, operations in both directions. The receiver refuses
+//! everything that is not exactly of this form.
 
 use core::fmt;
 use heddle_verbs::Stag;
@@ -25,6 +25,7 @@ const MAGIC: [u8; 4] = *b"HPRF";
 pub const VERSION: u8 = 2;
 
 const FLAG_VERIFY: u8 = 1;
+const FLAG_BIDIRECTIONAL: u8 = 2;
 
 /// Memory of one side that the other may access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +47,16 @@ pub struct Hello {
     pub mode: Mode,
     /// True if the server has to compare every message.
     pub verify: bool,
+    /// True if the server carries out operations as well, on the client's region.
+    pub bidirectional: bool,
     /// Bytes of a message: at most [`MAX_SIZE`].
     pub size: u32,
     /// Operations outstanding: 1 to [`MAX_DEPTH`].
     pub depth: u32,
     /// The seed that determines the bytes of messages.
     pub seed: u64,
-    /// The region to which a ping-pong's Writes return, with at least `size` bytes for a ping-pong.
+    /// The region of the server's operations: that to which a ping-pong's Writes return, with `size`
+    /// bytes or more, or that of a run in both directions, with `size * depth` bytes or more.
     pub region: Region,
 }
 
@@ -132,7 +136,9 @@ impl Hello {
         };
         let mut b = Vec::with_capacity(Self::LEN);
         b.extend(MAGIC);
-        b.extend([VERSION, op, mode, if self.verify { FLAG_VERIFY } else { 0 }]);
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let both = flag(self.bidirectional, FLAG_BIDIRECTIONAL);
+        b.extend([VERSION, op, mode, flag(self.verify, FLAG_VERIFY) | both]);
         b.extend(self.size.to_be_bytes());
         b.extend(self.depth.to_be_bytes());
         b.extend(self.seed.to_be_bytes());
@@ -163,7 +169,7 @@ impl Hello {
             2 => Mode::Rate,
             _ => return Err(HelloError::Malformed("unknown mode")),
         };
-        if flags & !FLAG_VERIFY != 0 {
+        if flags & !(FLAG_VERIFY | FLAG_BIDIRECTIONAL) != 0 {
             return Err(HelloError::Malformed("unknown flag"));
         }
         let (size, depth, seed) = (r.u32(), r.u32(), r.u64());
@@ -187,10 +193,19 @@ impl Hello {
         if mode == Mode::Lat && nowhere {
             return Err(HelloError::Malformed("no room for the answers of a ping-pong"));
         }
+        let (verify, bidirectional) = (flags & FLAG_VERIFY != 0, flags & FLAG_BIDIRECTIONAL != 0);
+        if bidirectional {
+            if !op.is_bidirectional() || mode == Mode::Lat || verify || size == 0 {
+                return Err(HelloError::Malformed("a run that has no second direction"));
+            }
+            if region.len < u64::from(size) * u64::from(depth) {
+                return Err(HelloError::Malformed("no room for the server's operations"));
+            }
+        }
         if region.to.checked_add(region.len).is_none() {
             return Err(HelloError::Malformed("a region past the end of all offsets"));
         }
-        Ok(Hello { op, mode, verify: flags != 0, size, depth, seed, region })
+        Ok(Hello { op, mode, verify, bidirectional, size, depth, seed, region })
     }
 }
 
@@ -313,6 +328,7 @@ mod tests {
             op: Op::Write,
             mode: Mode::Lat,
             verify: true,
+            bidirectional: false,
             size: 8,
             depth: 1,
             seed: 0x0102_0304_0506_0708,
@@ -339,7 +355,9 @@ mod tests {
         assert_eq!(with(0, b'h'), Err(HelloError::NotOurs));
         assert_eq!(with(4, 1), Err(HelloError::Version(1)));
         // Operation, mode, flags, size, depth twice, reserved, the answers' length.
-        for (at, v) in [(5, 7), (6, 3), (7, 2), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)] {
+        for (at, v) in
+            [(5, 7), (6, 3), (7, 2), (7, 4), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)]
+        {
             assert!(matches!(with(at, v), Err(HelloError::Malformed(_))), "byte {at} = {v}");
         }
         let wraps = Region { to: u64::MAX - 6, ..hello().region };
@@ -348,6 +366,33 @@ mod tests {
         let b = hello().encode();
         assert!(Hello::decode(&b[..47]).is_err());
         assert!(Hello::decode(&[&b[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn test_hello_takes_both_directions_of_writes_and_reads_only() {
+        let both = Hello {
+            mode: Mode::Bw,
+            verify: false,
+            bidirectional: true,
+            depth: 4,
+            region: Region { len: 32, ..hello().region },
+            ..hello()
+        };
+        for good in [both, Hello { op: Op::Read, mode: Mode::Rate, ..both }] {
+            assert_eq!(Hello::decode(&good.encode()), Ok(good));
+        }
+        let short = Region { len: 31, ..both.region };
+        for wrong in [
+            Hello { op: Op::Send, ..both },
+            Hello { op: Op::FetchAdd, ..both },
+            Hello { mode: Mode::Lat, depth: 1, ..both },
+            Hello { verify: true, ..both },
+            Hello { size: 0, ..both },
+            Hello { region: short, ..both },
+        ] {
+            let decoded = Hello::decode(&wrong.encode());
+            assert!(matches!(decoded, Err(HelloError::Malformed(_))), "{wrong:?}");
+        }
     }
 
     #[test]

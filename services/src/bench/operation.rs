@@ -64,6 +64,11 @@ impl Op {
         matches!(self, Op::Read) || self.is_atomic()
     }
 
+    /// Returns true if a run may have the operation in both directions at once.
+    pub fn is_bidirectional(self) -> bool {
+        matches!(self, Op::Write | Op::Read)
+    }
+
     /// Returns the bytes of a message, for an operation with a fixed size.
     pub fn fixed_size(self) -> Option<Size> {
         (self.is_atomic() || self == Op::SendImm).then_some(Size(8))

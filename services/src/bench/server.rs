@@ -29,9 +29,10 @@ use crate::shares::MemoryShares;
 
 mod prepare;
 mod serving;
+mod source;
 
-use prepare::{Client, PrepareError, Stage, memory_of, receives};
-use serving::CREDITS;
+use prepare::{Client, PrepareError, Stage, completions, memory_of, receives, sends};
+use serving::Turn;
 
 /// The highest number of connections of a service.
 const MAX_CONNS: usize = 4096;
@@ -53,7 +54,7 @@ pub struct BenchServer {
     send_cq: Cq,
     recv_cq: Cq,
     conns: Connections<Client>,
-    /// Connections whose memory the server prepares, in turn.
+    /// Connections whose memory the server prepares or compares, in turn.
     preparing: VecDeque<usize>,
     /// Connections whose memory the server watches for Writes.
     watched: Vec<usize>,
@@ -98,8 +99,8 @@ impl BenchServer {
         })
     }
 
-    /// Returns true if the server has to watch or prepare memory: no event wakes this service for
-    /// that.
+    /// Returns true if the server has to watch, prepare or compare memory: no event wakes this
+    /// service for that.
     pub fn must_poll(&self) -> bool {
         !self.watched.is_empty() || !self.preparing.is_empty()
     }
@@ -137,12 +138,26 @@ impl BenchServer {
             busy = true;
             if let Some((place, conn)) = self.conns.of(&cqe)
                 && let Stage::Serving(s) = &mut conn.state.stage
-                && let Err(e) = s.handle_sent(&cqe)
             {
-                self.conns.fail(place, &e);
+                match s.handle_sent(&cqe) {
+                    Ok(Turn::Done) => {}
+                    Ok(Turn::Compare) => self.preparing.push_back(place),
+                    Err(e) => self.conns.fail(place, &e),
+                }
             }
         }
         busy
+    }
+
+    /// Takes the completions of a connection that has ended: all are in the queues before its event.
+    /// Other connections may add completions all the while, so this ends after as many as a queue
+    /// holds.
+    fn drain_cqs(&mut self) {
+        for _ in 0..CQ_DEPTH as usize / TURN {
+            if !self.poll_cqs(TURN) {
+                break;
+            }
+        }
     }
 
     #[inline]
@@ -153,11 +168,15 @@ impl BenchServer {
             Stage::Serving(s) if s.hello.mode == Mode::Lat && s.is_of_another_kind(cqe) => {
                 self.conns.fail(place, &"a message of another operation than announced");
             }
-            Stage::Serving(s) => {
-                if let Err(e) = s.handle_recv(cqe) {
-                    self.conns.fail(place, &e);
-                }
+            Stage::Serving(s) if s.source.is_some() && cqe.immediate.is_some() => {
+                self.conns
+                    .fail(place, &"Immediate Data where a Send was to say how far the run is");
             }
+            Stage::Serving(s) => match s.handle_recv(cqe) {
+                Ok(Turn::Done) => {}
+                Ok(Turn::Compare) => self.preparing.push_back(place),
+                Err(e) => self.conns.fail(place, &e),
+            },
             Stage::Greeted if cqe.immediate.is_some() => {
                 self.conns.fail(place, &"Immediate Data where a Send was to ask for memory");
             }
@@ -200,13 +219,13 @@ impl BenchServer {
                 self.conns.expect_word(id);
             }
             CmEvent::ConnectError { id, error, .. } => {
-                while self.poll_cqs(TURN) {}
+                self.drain_cqs();
                 if let Some((place, _)) = self.conns.not_established(id, &error) {
                     self.preparing.retain(|&p| p != place);
                 }
             }
             CmEvent::Disconnected { id, reason, .. } => {
-                while self.poll_cqs(TURN) {}
+                self.drain_cqs();
                 if let Some((place, c)) = self.conns.ended(id, reason) {
                     self.preparing.retain(|&p| p != place);
                     self.watched.retain(|&p| p != place);
@@ -226,8 +245,8 @@ impl BenchServer {
         let place = self.conns.free_place(remote.ip()).map_err(|_| Reason::BUSY)?;
         // Completions without room in the queue would end all connections that have a completion
         // there.
-        let others = self.conns.states().map(|c| u64::from(receives(&c.hello))).sum::<u64>();
-        if others + u64::from(receives(&hello)) > CQ_DEPTH.into() {
+        let others = self.conns.states().map(|c| u64::from(completions(&c.hello))).sum::<u64>();
+        if others + u64::from(completions(&hello)) > CQ_DEPTH.into() {
             return Err(Reason::BUSY);
         }
         // The server checks for room at once, so that it can reject; it takes the room only when
@@ -262,7 +281,7 @@ impl BenchServer {
         let init = QpInit {
             send_cq: self.send_cq.clone(),
             recv_cq: self.recv_cq.clone(),
-            sq_depth: CREDITS + 1,
+            sq_depth: sends(&hello),
             rq_depth: receives(&hello),
             srq: None,
             max_send_sge: 1,
@@ -296,7 +315,7 @@ impl BenchServer {
         }
     }
 
-    /// Prepares a piece of one connection's memory.
+    /// Prepares or compares a piece of one connection's memory.
     #[inline]
     fn prepare_some(&mut self) -> bool {
         let Some(place) = self.preparing.pop_front() else { return false };

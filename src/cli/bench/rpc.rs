@@ -134,10 +134,15 @@ trait Runner {
 }
 
 pub(super) fn run(args: &super::Args) -> Result<(), Failure> {
-    let none = args.repeat == 1 && args.interval.is_none() && args.rate.is_none() && !args.half;
+    let none = args.repeat == 1
+        && args.interval.is_none()
+        && args.rate.is_none()
+        && !args.half
+        && !args.bidirectional;
     if !none {
         return Err(Failure::usage(
-            "--repeat, --interval, --rate and --half do not go with --op rpc, which has --rounds",
+            "--repeat, --interval, --rate, --half and --bidirectional do not go with --op rpc, which \
+             has --rounds",
         ));
     }
     let spec = args.spec(Op::Send, SMALL)?;

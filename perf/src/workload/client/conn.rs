@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 
 use heddle_services::bench::hello::{Hello, Region, Welcome};
+use heddle_services::bench::tally::Tally;
 use heddle_services::bench::{
     COUNTER_LEN, CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, Mode, Op, send_window,
 };
@@ -25,7 +26,9 @@ pub(super) struct Conn {
     /// The destination of returning data: Writes of a ping-pong, Sends, or the bytes that the
     /// client reads for comparison.
     pub(super) back: Mr,
-    /// The buffer for the server's grant.
+    /// The region of the server's operations in a bidirectional run: one slot per operation.
+    pub(super) incoming: Option<Mr>,
+    /// The buffer for the server's grant, and for its tally.
     pub(super) grant: Mr,
     /// The server's region.
     pub(super) remote: Region,
@@ -76,6 +79,11 @@ impl Conn {
             // The counter, which the client reads at the end.
             (Op::FetchAdd | Op::CmpSwap, _) => (COUNTER_LEN, Access::LOCAL_WRITE),
         };
+        let incoming = match run.op {
+            _ if !run.bidirectional => None,
+            Op::Read => Some(Access::REMOTE_READ),
+            _ => Some(Access::REMOTE_WRITE),
+        };
         let init = QpInit {
             send_cq: cqs.send.clone(),
             recv_cq: cqs.recv.clone(),
@@ -93,21 +101,25 @@ impl Conn {
             closed: false,
             local: device.alloc_mr(pd, run.region().max(1), Access::LOCAL_WRITE)?,
             back: device.alloc_mr(pd, back.max(1), rights)?,
-            grant: device.alloc_mr(pd, Welcome::LEN, Access::LOCAL_WRITE)?,
+            incoming: incoming.map(|r| device.alloc_mr(pd, run.region(), r)).transpose()?,
+            grant: device.alloc_mr(pd, Welcome::LEN.max(Tally::LEN), Access::LOCAL_WRITE)?,
             remote: Region::default(),
             window: 0,
         })
     }
 
     pub(super) fn hello(&self, run: &Run) -> Hello {
-        let region = match (run.op, run.mode) {
-            (Op::Write | Op::WriteImm, Mode::Lat) => {
-                Region { stag: self.back.stag(), to: self.back.to(), len: self.back.len() as u64 }
-            }
-            _ => Region::default(),
+        let memory = match (run.op, run.mode) {
+            (Op::Write | Op::WriteImm, Mode::Lat) => Some(&self.back),
+            _ => self.incoming.as_ref(),
         };
-        let Run { op, mode, verify, size, depth, seed, .. } = *run;
-        Hello { op, mode, verify, size, depth, seed, region }
+        let region = memory.map_or_else(Region::default, |mr| Region {
+            stag: mr.stag(),
+            to: mr.to(),
+            len: mr.len() as u64,
+        });
+        let Run { op, mode, verify, bidirectional, size, depth, seed, .. } = *run;
+        Hello { op, mode, verify, bidirectional, size, depth, seed, region }
     }
 
     /// Asks for the grant, as the `n`th connection.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
 
+use super::reverse::ReverseOutcome;
 use crate::latency::{Latency, Recorder};
 use crate::spec::Until;
 use crate::workload::Run;
@@ -20,6 +21,8 @@ pub struct Outcome {
     pub times: Recorder,
     /// True if the run compared every message and all were right.
     pub verified: bool,
+    /// The figures of the server's operations, in a bidirectional run.
+    pub reverse: Option<ReverseOutcome>,
 }
 
 impl Outcome {
@@ -210,6 +213,7 @@ impl Measure {
             ops: self.ops,
             times: self.recorder.clone(),
             verified,
+            reverse: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use super::conn::{Conn, Cqs, Mark, send_op};
 use super::error::{counted, successful};
 use super::measure::Measure;
 use super::pace::Pace;
+use super::reverse::{Reverse, ReverseOutcome};
 use crate::spec::Until;
 use crate::workload::Run;
 
@@ -51,6 +52,8 @@ pub(super) struct Stream {
     measure: Measure,
     /// The schedule of a run with a fixed rate.
     pace: Option<Pace>,
+    /// The server's operations, in a bidirectional run.
+    reverse: Option<Reverse>,
     finished: usize,
     bytes: Vec<u8>,
     primed: bool,
@@ -71,11 +74,17 @@ impl Stream {
         };
         let flows = conns.iter().map(flow).collect();
         let bytes = vec![0; run.size as usize];
-        Stream { run, flows, measure, pace: None, finished: 0, bytes, primed: false }
+        Stream { run, flows, measure, pace: None, reverse: None, finished: 0, bytes, primed: false }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.finished == self.flows.len()
+        let flows = self.flows.len();
+        self.finished == flows && self.reverse.as_ref().is_none_or(|r| r.is_done(flows))
+    }
+
+    /// Returns the figures of the server's operations, in a bidirectional run.
+    pub(super) fn reverse(&self) -> Option<ReverseOutcome> {
+        self.reverse.as_ref().map(Reverse::outcome)
     }
 
     pub(super) fn measure(&self) -> &Measure {
@@ -90,6 +99,15 @@ impl Stream {
         if !self.primed {
             self.prime(conns)?;
         }
+        let mut busy = self.step_forward(conns, cqs)?;
+        if let Some(reverse) = &mut self.reverse {
+            busy |= reverse.step(conns, cqs, &self.measure)?;
+        }
+        Ok(busy)
+    }
+
+    #[inline]
+    fn step_forward(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
         if self.pace.is_some() {
             self.post_due(conns)?;
         }
@@ -121,6 +139,9 @@ impl Stream {
                     conn.local.write(self.offset(slot), &self.bytes);
                 }
             }
+        }
+        if self.run.bidirectional {
+            self.reverse = Some(Reverse::start(&self.run, conns)?);
         }
         self.measure = Measure::new(&self.measure.clock, &self.run);
         let now = self.measure.since;

@@ -4,8 +4,18 @@ use heddle_verbs::{Cqe, Data, Mr, PostError, Qp, RecvWr, SendOp, SendWr};
 
 use super::super::hello::{Hello, Region};
 use super::super::{CREDIT_LEN, pattern, send_window};
+use super::source::Source;
 use crate::bench::{Mode, Op};
 use crate::connections::{place_and_low, wr_id};
+
+/// The work that a completion leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// None.
+    Done,
+    /// The run has ended, and the server compares what its Reads have brought, piece by piece.
+    Compare,
+}
 
 /// A connection in service.
 pub(super) struct Serving {
@@ -23,10 +33,13 @@ pub(super) struct Serving {
     /// True if a credit is due although the batch is not full.
     asked: bool,
     bytes: Vec<u8>,
+    /// The server's operations, in a bidirectional run.
+    pub(super) source: Option<Box<Source>>,
 }
 
 impl Serving {
     pub(super) fn new(hello: Hello, qp: Qp, local: Mr, credits: Mr) -> Serving {
+        let source = hello.bidirectional.then(|| Box::new(Source::new(hello, qp.clone())));
         Serving {
             hello,
             qp,
@@ -39,6 +52,7 @@ impl Serving {
             credits_out: 0,
             asked: false,
             bytes: vec![0; hello.size as usize],
+            source,
         }
     }
 
@@ -57,8 +71,17 @@ impl Serving {
     }
 
     /// Handles a message that has arrived.
-    pub(super) fn handle_recv(&mut self, cqe: &Cqe) -> Result<(), PostError> {
+    pub(super) fn handle_recv(&mut self, cqe: &Cqe) -> Result<Turn, PostError> {
         let (place, buffer) = place_and_low(cqe.wr_id);
+        if let Some(source) = &mut self.source {
+            return Ok(turn(source.handle_recv(place, &self.local)?));
+        }
+        self.take(cqe, place, buffer)?;
+        Ok(Turn::Done)
+    }
+
+    /// Takes a message of the run: answers it in a ping-pong, compares it otherwise.
+    fn take(&mut self, cqe: &Cqe, place: usize, buffer: u32) -> Result<(), PostError> {
         let Hello { op, mode, verify, size, depth, .. } = self.hello;
         let number = self.taken;
         self.taken += 1;
@@ -157,17 +180,27 @@ impl Serving {
     }
 
     /// Handles the completion of a request of ours.
-    pub(super) fn handle_sent(&mut self, cqe: &Cqe) -> Result<(), PostError> {
+    pub(super) fn handle_sent(&mut self, cqe: &Cqe) -> Result<Turn, PostError> {
         let (place, slot) = place_and_low(cqe.wr_id);
         if slot & GRANT != 0 {
-            return Ok(());
+            return Ok(Turn::Done);
+        }
+        if let Some(source) = &mut self.source {
+            return Ok(turn(source.handle_sent(place, slot, &self.local)?));
         }
         if slot & CREDIT != 0 {
             self.credits_out -= 1;
-            return self.give_credit(place);
+            self.give_credit(place)?;
+        } else if self.hello.op.takes_buffer() {
+            self.post_buffer(place, slot)?;
         }
-        if self.hello.op.takes_buffer() { self.post_buffer(place, slot) } else { Ok(()) }
+        Ok(Turn::Done)
     }
+}
+
+/// Returns the work that is left after an operation of the server.
+fn turn(has_ended: bool) -> Turn {
+    if has_ended { Turn::Compare } else { Turn::Done }
 }
 
 /// The number of buffers for credits in flight.
