@@ -34,7 +34,7 @@ pub(crate) fn lab() -> &'static Lab {
 
 /// Returns the path of the program; `HEDDLE` may name another one, so that a person can see what
 /// the tests do with it.
-fn heddle() -> PathBuf {
+pub(crate) fn heddle() -> PathBuf {
     std::env::var_os("HEDDLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_heddle").into()).into()
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod c;
+mod ended;
 mod events;
 mod extended;
 mod guide;

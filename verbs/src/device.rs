@@ -342,9 +342,10 @@ impl Device {
         self.0.backend.ended()
     }
 
-    /// Calls `f` once when the RNIC of another process has ended; at once if it has already. Does
-    /// not call `f` if the device is dropped before, or the RNIC belongs to this process. The call
-    /// comes on a thread of the device, and must not wait there. A later call replaces `f`.
+    /// Calls `f` once when the RNIC of another process has ended, before this process flushes its
+    /// requests and tells of the end by an event; at once if it has already. Does not call `f` if the
+    /// device is dropped before, or the RNIC belongs to this process. The call comes on a thread of
+    /// the device, and must not wait there. A later call replaces `f`.
     pub fn when_ended(&self, f: impl FnOnce(&DeviceError) + Send + 'static) {
         self.0.backend.when_ended(Box::new(f));
     }

@@ -71,10 +71,23 @@ pub(super) fn of_bind(error: BindError) -> i32 {
 
 /// Prints on standard error that the RNIC of this process has ended. The program itself learns of
 /// flushed requests and of a fatal event, whose reason it cannot know.
+///
+/// The program's requests are flushed after this, so this does not wait: a program whose standard
+/// error takes nothing for a while does without the line.
 pub(crate) fn report_end(error: &DeviceError) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::io::Write;
-    // Ignore errors: a program without standard error cannot show the reason.
-    let _ = writeln!(std::io::stderr(), "libibverbs (heddle): {error}");
+    let stderr = std::io::stderr();
+    let ready = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+    let polled = poll(&mut fds, Some(&ready));
+    // A pipe that nobody reads any more would end the program by SIGPIPE.
+    if polled.is_ok() && fds[0].revents() == PollFlags::OUT {
+        // A pipe that is ready takes PIPE_BUF bytes. Ignore errors: a program without standard
+        // error cannot show the reason.
+        let line = format!("libibverbs (heddle): {error}\n");
+        let _ = stderr.lock().write_all(line.as_bytes());
+    }
 }
 
 /// Returns advice to the user about a device that the library could not open.

@@ -456,6 +456,10 @@ impl Link {
             calls.gone = true;
             (std::mem::take(&mut calls.waiting), calls.on_end.take())
         };
+        // Many programs exit at their first flushed request or fatal event, so the reason comes before.
+        if let Some((f, error)) = on_end.zip(self.ended()) {
+            f(&error);
+        }
         let qps = self.routes().qps();
         let_workers_end(self.server.as_ref(), || qps.iter().any(is_with_worker));
         let (qps, cqs) = self.routes().lose();
@@ -464,9 +468,6 @@ impl Link {
         self.routes().end();
         // Threads that wait for an answer now find that none will come.
         drop(waiting);
-        if let Some((f, error)) = on_end.zip(self.ended()) {
-            f(&error);
-        }
     }
 }
 
