@@ -171,6 +171,47 @@ servers() {
     done
 }
 
+# ---- perftest's servers in the guest -------------------------------------------------------------
+# bench_servers RUN VARIANT MTU CRC [HEDDLE-OPTION...] - `heddle bench --perftest` is their client.
+bench_servers() {
+    local run=$1-server variant=$2 mtu=$3 crc=$4 guest capture test s port=7350
+    local tests=(write_bw read_bw send_bw write_lat read_lat send_lat)
+    local -A ours=()
+    wanted "$run" || return 0
+    say "$run: siw $variant, MTU $mtu"
+    for test in "${tests[@]}"; do
+        echo "timeout 9000 ib_$test -d siw0 -R -F -p $port -s 4096 -n 200 >/tmp/out 2>&1 &"
+        echo "wait_listen $port && mark listening $test; wait \$!; s=\$?; cat /tmp/out"
+        echo "mark ib_$test \$s"
+        port=$((port + 1))
+    done >"$OUT/$run.sh"
+    capture_start "$run"
+    guest_start guest "$run" "$GUEST_IP" tap0 "$variant" "$mtu" "$OUT/$run.sh"
+    port=7350
+    for test in "${tests[@]}"; do
+        ours[$test]=0
+        wait_line "$OUT/$run.console.log" "@@mark listening $test@@" 150 "$guest" &&
+            ip netns exec "$NS" timeout 60 "$HEDDLE" bench --perftest --op "${test%_*}" \
+                --mode "${test#*_}" --size 4096 --iters 200 --connect "$GUEST_IP:$port" \
+                --vdev "$VDEV" --mtu "$mtu" --ip "$HEDDLE_IP/24" --quiet --json "$OUT/$run-$test.json" \
+                "${@:5}" >>"$OUT/$run.peer.log" 2>&1 || ours[$test]=$?
+        port=$((port + 1))
+    done
+    wait "$guest" || true
+    capture_end || result "$run" WRONG "the capture ended badly"
+    for test in "${tests[@]}"; do
+        s=$(marked "$OUT/$run.console.log" "ib_$test")
+        if [[ ${ours[$test]} != 0 || $s != 0 ]]; then
+            result "$run-$test" WRONG "heddle bench: ${ours[$test]}, ib_$test: ${s:-unknown}"
+        elif ! grep -qE '"ops": (199|200),' "$OUT/$run-$test.json"; then
+            result "$run-$test" WRONG "heddle bench did not measure 200 operations"
+        else
+            result "$run-$test" ok
+        fi
+    done
+    judge_wire "$run-wire" --crc "$crc" "$OUT/$run.pcap"
+}
+
 # ---- by themselves -------------------------------------------------------------------------------
 # Programs whose server sends first, in the client-server model: Heddle rejects them at once, with
 # the reason.
@@ -244,6 +285,7 @@ full_matrix() {
         "i=0; while [ \$i -lt 20 ]; do $once || break; i=\$((i + 1)); done; [ \$i = 20 ]"
     clients fixed fixed 1500 0,1
     servers fixed fixed 1500 -,-
+    bench_servers bench fixed 1500 -,-
     begin; add_long_tests
     clients perftest fixed 1500 0,1
     refused
@@ -252,6 +294,7 @@ full_matrix() {
     begin; add_rping 64 4096 65535; add_programs
     clients crc crc 1500 1,1
     servers crc crc 1500 1,1
+    bench_servers bench-crc crc 1500 1,1
     clients gso gso 1500 0,1
     servers gso gso 1500 -,-
     set_mtu 9000
