@@ -24,10 +24,11 @@ use heddle_services::Step;
 use heddle_services::bench::{Mode, Op};
 use heddle_services::perftest::Program;
 use heddle_services::perftest::wire::{Dest, OTHERS, VERSION};
+use heddle_types::CloseReason;
 use heddle_types::mpa::{Revision, RtrSet};
 use heddle_verbs::{
-    Access, CmEvent, CmId, ConnectParams, Cq, Cqe, Data, Device, EventQueue, Mr, Qp, QpInit,
-    RecvWr, SendOp, SendWr,
+    Access, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, Data, Device, EventQueue, Mr,
+    Pd, Qp, QpInit, RecvWr, SendOp, SendWr,
 };
 
 use super::client::Measure;
@@ -41,6 +42,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The time that perftest's own client leaves the server to post its first receive: iWARP has no
 /// way to repeat a message that finds none.
 const SETTLE: Duration = Duration::from_secs(1);
+
+/// How long the client asks for the data connection: perftest's server stops listening after the
+/// first connection, and listens anew only after it has answered the last message on it.
+const ASKING: Duration = Duration::from_secs(10);
+
+/// The time from a refusal of the data connection to the next request.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// The failure of a request to a server that does not listen.
+const REFUSED: ConnectFailure = ConnectFailure::Tcp(CloseReason::Refused);
 
 /// The number of Sends that a server can take beyond those that it has counted: perftest's default
 /// number of receives (`-r`).
@@ -93,7 +104,7 @@ fn script(program: Program) -> Vec<Act> {
 enum Wait {
     /// A connection: that of the parameters, or that of the data.
     Connection,
-    /// The time at which the server takes messages.
+    /// The time of the next act: the server takes messages, or listens anew.
     Until(Instant),
     /// The answer to a message of this length.
     Answer(usize),
@@ -120,6 +131,8 @@ pub struct PerftestClient {
     wait: Wait,
     last_busy: Instant,
     flushed: Flushed,
+    /// The time of the first request for the data connection.
+    asked: Option<Instant>,
 }
 
 /// The parameter connection.
@@ -135,6 +148,7 @@ struct Talk {
 
 /// The data connection and its operations.
 struct Flow {
+    pd: Pd,
     qp: Qp,
     cq: Cq,
     id: Option<CmId>,
@@ -204,10 +218,6 @@ impl PerftestClient {
         }
         let events = EventQueue::new(None);
         let pd = device.alloc_pd()?;
-        let one = |cq: &Cq, sq, rq| {
-            let init = QpInit::new(cq.clone()).depths(sq, rq);
-            QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init }
-        };
         let talk_cq = device.create_cq(4, None)?;
         let data_cq = device.create_cq(run.depth + 2 + ECHOES, None)?;
         let (size, rights) = match program {
@@ -216,7 +226,7 @@ impl PerftestClient {
             Program::SendLat => (ECHOES as usize * run.size as usize, Access::LOCAL_WRITE),
             Program::WriteBw | Program::ReadBw | Program::ReadLat => (1, Access::NONE),
         };
-        let qp = device.create_qp(pd, one(&talk_cq, 2, 2))?;
+        let qp = device.create_qp(pd, init(&talk_cq, 2, 2))?;
         let params = ConnectParams::new(qp.clone()).mpa(run.mpa);
         let talk = Talk {
             id: device.connect(remote, params, &events)?,
@@ -227,7 +237,8 @@ impl PerftestClient {
             closed: false,
         };
         let data = Flow {
-            qp: device.create_qp(pd, one(&data_cq, run.depth + 1, ECHOES))?,
+            pd,
+            qp: device.create_qp(pd, init(&data_cq, run.depth + 1, ECHOES))?,
             cq: data_cq,
             id: None,
             closed: false,
@@ -253,6 +264,7 @@ impl PerftestClient {
             wait: Wait::Connection,
             last_busy: clock.now(),
             flushed: Flushed::default(),
+            asked: None,
         })
     }
 
@@ -278,6 +290,8 @@ impl PerftestClient {
             Act::Ours => self.say(&self.data.dest(self.program).encode()),
             Act::Result(n) => self.say(&self.result(n).to_be_bytes()),
             Act::Connect => {
+                let now = self.now();
+                self.asked.get_or_insert(now);
                 let params = ConnectParams::new(self.data.qp.clone()).mpa(self.run.mpa);
                 self.data.id = Some(self.device.connect(self.remote, params, &self.events)?);
                 self.wait = Wait::Connection;
@@ -343,6 +357,21 @@ impl PerftestClient {
         self.act()
     }
 
+    fn may_ask_again(&self) -> bool {
+        self.asked.is_some_and(|asked| self.now().since(asked) < ASKING)
+    }
+
+    /// Lets the client ask for the data connection again, with another queue pair: the refusal has
+    /// ended this one.
+    fn ask_again(&mut self) -> Result<(), WorkloadError> {
+        let Flow { pd, qp, cq, id, .. } = &mut self.data;
+        *qp = self.device.create_qp(*pd, init(cq, self.run.depth + 1, ECHOES))?;
+        *id = None;
+        self.next -= 1;
+        self.wait = Wait::Until(self.now() + ASK_EVERY);
+        Ok(())
+    }
+
     fn handle_events(&mut self) -> Result<bool, WorkloadError> {
         let mut busy = false;
         while let Some(event) = self.events.poll() {
@@ -357,6 +386,11 @@ impl PerftestClient {
                 CmEvent::Rejected { .. } => {
                     let why = "the server rejects the connection".to_owned();
                     return Err(WorkloadError::Refused { remote, why });
+                }
+                CmEvent::ConnectError { id, error: REFUSED, .. }
+                    if Some(id) == self.data.id && self.may_ask_again() =>
+                {
+                    self.ask_again()?;
                 }
                 CmEvent::ConnectError { error, .. } => {
                     return Err(WorkloadError::Connect { remote, failure: error });
@@ -639,6 +673,12 @@ impl Flow {
         let data = Data::Sges(&sge);
         Ok(self.qp.post_send(&SendWr { wr_id: number, op, data, signaled: true, fence: false })?)
     }
+}
+
+/// Returns the attributes of a queue pair for the parameters, or for the data.
+fn init(cq: &Cq, sq: u32, rq: u32) -> QpInit {
+    let init = QpInit::new(cq.clone()).depths(sq, rq);
+    QpInit { max_send_sge: 1, max_recv_sge: 1, max_inline: 0, ..init }
 }
 
 /// Marks a receive for an echo.

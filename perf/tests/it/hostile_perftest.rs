@@ -1,6 +1,8 @@
 //! `heddle bench --perftest` with servers that answer as perftest's do up to a point, and then
 //! send what no client has asked for.
 
+use std::time::{Duration, Instant};
+
 use heddle_base::units::{Size, Sizes};
 use heddle_dataplane::{Clock, Eal};
 use heddle_perf::spec::{BenchSpec, Until};
@@ -8,7 +10,7 @@ use heddle_perf::workload::{Peer, PerftestClient, Run, Workload, WorkloadError};
 use heddle_services::bench::{Mode, Op};
 use heddle_verbs::{
     AcceptParams, CmEvent, CmId, Cqe, CqeOp, CqeStatus, Data, Device, DisconnectReason,
-    ListenParams, RecvWr, SendOp, SendWr,
+    ListenParams, ListenerId, RecvWr, SendOp, SendWr,
 };
 
 use crate::common::{Net, Raw, eal, server};
@@ -25,6 +27,12 @@ const ROOM: usize = 128;
 /// pair.
 const MESSAGES: usize = 10;
 const WITH_QUEUE_PAIR: usize = 6;
+
+/// The parameter messages before the data connection.
+const BEFORE_DATA: usize = 5;
+
+/// The time for which nothing listens.
+const DEAF: Duration = Duration::from_millis(200);
 
 /// What the server does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +53,8 @@ enum Wrong {
     Close,
 }
 
-/// A server that is `wrong`, and its end of both connections.
+/// A server that is `wrong`, and its end of both connections. As perftest's it stops listening after
+/// the first connection, and listens anew a while after the last message before the second.
 struct Server {
     wrong: Wrong,
     parameters: Raw,
@@ -53,6 +62,9 @@ struct Server {
     /// The connections that have not ended.
     open: Vec<CmId>,
     answered: usize,
+    listener: Option<ListenerId>,
+    /// The time at which the server listens anew.
+    listens: Option<Instant>,
 }
 
 impl Server {
@@ -63,18 +75,24 @@ impl Server {
             raw
         };
         let (parameters, data) = (raw(), raw());
-        let (device, listen) = (net.server.device(), ListenParams::default());
-        device.listen(server(PORT), listen, &parameters.events).unwrap();
-        Server { wrong, parameters, data, open: Vec::new(), answered: 0 }
+        let (open, params) = (Vec::new(), ListenParams::default());
+        let listening = net.server.device().listen(server(PORT), params, &parameters.events);
+        let listener = Some(listening.unwrap());
+        Server { wrong, parameters, data, open, answered: 0, listener, listens: None }
     }
 
     fn step(&mut self, device: &Device) {
+        if self.listens.take_if(|time| *time <= Instant::now()).is_some() {
+            let (params, events) = (ListenParams::default(), &self.parameters.events);
+            self.listener = Some(device.listen(server(PORT), params, events).unwrap());
+        }
         while let Some(event) = self.parameters.events.poll() {
             match event {
                 CmEvent::ConnectRequest { id, .. } => {
                     let raw = if self.open.is_empty() { &self.parameters } else { &self.data };
                     device.accept(id, AcceptParams::new(raw.qp.clone())).unwrap();
                     self.open.push(id);
+                    device.unlisten(self.listener.take().unwrap()).unwrap();
                 }
                 CmEvent::Disconnected { id, .. } => self.open.retain(|&open| open != id),
                 _ => {}
@@ -114,6 +132,9 @@ impl Server {
         self.parameters.mr.write(0, &message);
         send(&self.parameters, len);
         self.answered += 1;
+        if self.answered == BEFORE_DATA {
+            self.listens = Some(Instant::now() + DEAF);
+        }
     }
 }
 
