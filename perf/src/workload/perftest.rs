@@ -50,6 +50,10 @@ const ASKING: Duration = Duration::from_secs(10);
 /// The time from a refusal of the data connection to the next request.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
+/// The time from the last answer to the end of the connections. siw fails a Send that it has not
+/// completed when the end comes, and perftest's server then reports a failed test.
+const REST: Duration = Duration::from_millis(100);
+
 /// The failure of a request to a server that does not listen.
 const REFUSED: ConnectFailure = ConnectFailure::Tcp(CloseReason::Refused);
 
@@ -78,6 +82,8 @@ enum Act {
     Run,
     /// Say one of the five numbers of the result.
     Result(usize),
+    /// Wait until the server's RNIC has completed the last answer.
+    Rest,
 }
 
 /// Returns the steps of a program, as perftest 4.5 has them.
@@ -96,6 +102,7 @@ fn script(program: Program) -> Vec<Act> {
         acts.extend((0..5).map(Act::Result));
         acts.push(Act::Ours);
     }
+    acts.push(Act::Rest);
     acts
 }
 
@@ -104,7 +111,7 @@ fn script(program: Program) -> Vec<Act> {
 enum Wait {
     /// A connection: that of the parameters, or that of the data.
     Connection,
-    /// The time of the next act: the server takes messages, or listens anew.
+    /// The time of the next act: the server takes messages, listens anew, or has completed its last.
     Until(Instant),
     /// The answer to a message of this length.
     Answer(usize),
@@ -289,6 +296,10 @@ impl PerftestClient {
             Act::Empty => self.say(&Dest::default().encode()),
             Act::Ours => self.say(&self.data.dest(self.program).encode()),
             Act::Result(n) => self.say(&self.result(n).to_be_bytes()),
+            Act::Rest => {
+                self.wait = Wait::Until(self.now() + REST);
+                Ok(())
+            }
             Act::Connect => {
                 let now = self.now();
                 self.asked.get_or_insert(now);
