@@ -193,8 +193,8 @@ bench_servers() {
         wait_line "$OUT/$run.console.log" "@@mark listening $test@@" 150 "$guest" &&
             ip netns exec "$NS" timeout 60 "$HEDDLE" bench --perftest --op "${test%_*}" \
                 --mode "${test#*_}" --size 4096 --iters 200 --connect "$GUEST_IP:$port" \
-                --vdev "$VDEV" --mtu "$mtu" --ip "$HEDDLE_IP/24" --quiet --json "$OUT/$run-$test.json" \
-                "${@:5}" >>"$OUT/$run.peer.log" 2>&1 || ours[$test]=$?
+                --vdev "$VDEV" --mtu "$mtu" --ip "$HEDDLE_IP/24" "${@:5}" \
+                --quiet --json "$OUT/$run-$test.json" >>"$OUT/$run.peer.log" 2>&1 || ours[$test]=$?
         port=$((port + 1))
     done
     wait "$guest" || true
@@ -218,7 +218,7 @@ without_refused() {
     local refused
     refused=$(tshark -r "$1" -T fields -e tcp.stream -e tcp.flags.reset 2>>"$OUT/tshark.log" |
         awk '$1 != "" { frames[$1]++; resets[$1] += $2 ~ /1|True/ }
-            END { for (s in frames) if (frames[s] == 2 && resets[s]) printf "%s%s", n++ ? "," : "", s }')
+            END { for (s in frames) if (frames[s] == 2 && resets[s]) print s }' | paste -sd,)
     tshark -r "$1" ${refused:+-Y "!(tcp.stream in {$refused})"} -F pcap -w "$2" 2>>"$OUT/tshark.log"
 }
 

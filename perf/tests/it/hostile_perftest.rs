@@ -34,7 +34,7 @@ const BEFORE_DATA: usize = 5;
 /// The time for which nothing listens.
 const DEAF: Duration = Duration::from_millis(200);
 
-/// What the server does wrong.
+/// The fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     /// It answers the version with a message one byte shorter.
