@@ -28,6 +28,7 @@ impl Drop for Process {
 }
 
 /// Opens the device, and waits for the end of its RNIC.
+#[expect(clippy::print_stdout, reason = "the test waits for the line")]
 fn program() {
     let program = Program::open();
     println!("open");
