@@ -81,7 +81,7 @@ pub(crate) fn report_end(error: &DeviceError) {
     let ready = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
     let polled = poll(&mut fds, Some(&ready));
-    // A pipe that nobody reads any more would end the program by SIGPIPE.
+    // A write to a pipe without a reader would end the program by SIGPIPE.
     if polled.is_ok() && fds[0].revents() == PollFlags::OUT {
         // A pipe that is ready takes PIPE_BUF bytes. Ignore errors: a program without standard
         // error cannot show the reason.

@@ -57,7 +57,7 @@ fn test_both_directions_carry_operations_of_every_size() {
                 if let Until::Iters(n) = until {
                     assert_eq!(r.ops, n * u64::from(qps), "the client's own are as many as asked");
                 }
-                // The bytes of both directions were on the wire, whoever sent the payload.
+                // Each side sent more FPDU bytes than the payload of the smaller direction.
                 let sent = |side: &str| {
                     let of = |w: &&heddle_perf::report::WorkerShare| w.side == side;
                     r.workers.iter().filter(of).map(|w| w.tx_bytes).sum::<u64>()
