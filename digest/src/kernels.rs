@@ -47,6 +47,12 @@ type CopySumKernel = unsafe fn(src: *const u8, dst: *mut u8, len: usize) -> Sum;
 /// As [`CopySumKernel`].
 type CopyDigestKernel = unsafe fn(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u32, Sum);
 
+/// As [`CopySumKernel`], with the CRC instead of the checksum.
+///
+/// # Safety
+/// As [`CopySumKernel`].
+type CopyCrcKernel = unsafe fn(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32;
+
 pub(crate) struct Kernels {
     pub(crate) name: &'static str,
     pub(crate) sum: SumKernel,
@@ -54,6 +60,7 @@ pub(crate) struct Kernels {
     pub(crate) digest: DigestKernel,
     pub(crate) copy_sum: CopySumKernel,
     pub(crate) copy_digest: CopyDigestKernel,
+    pub(crate) copy_crc: CopyCrcKernel,
 }
 
 static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();

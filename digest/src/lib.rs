@@ -194,6 +194,17 @@ pub unsafe fn gather_digest(src: *const u8, dst: &mut [u8], crc: u32) -> (u32, S
     unsafe { (kernels().copy_digest)(src, dst.as_mut_ptr(), dst.len(), crc) }
 }
 
+/// As [`gather_digest`], without the checksum.
+///
+/// # Safety
+/// As [`gather`].
+#[inline]
+pub unsafe fn gather_crc(src: *const u8, dst: &mut [u8], crc: u32) -> u32 {
+    // SAFETY: the caller ensures the conditions for `src`; `dst` is a reference, valid for its
+    // length, and no other code uses it.
+    unsafe { (kernels().copy_crc)(src, dst.as_mut_ptr(), dst.len(), crc) }
+}
+
 /// Continues the CRC-32C `crc` over `bytes`.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {

@@ -92,6 +92,11 @@ pub trait Memory {
         (self.crc(crc, dst), Sum::of(dst))
     }
 
+    /// Does the same without the checksum; returns the CRC.
+    fn copy_crc(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> u32 {
+        self.copy_digest(src, crc, dst).0
+    }
+
     /// Carries out `op` on the 8 bytes of `at` and returns their value before. The step is
     /// indivisible for everything that changes them by atomic operations: other streams, other
     /// workers, and the local processors. Numbers are in the byte order of the machine. Returns

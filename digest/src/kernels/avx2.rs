@@ -19,7 +19,7 @@ use super::sse42::{self, multiply};
 use super::{Kernels, add_carry, fold, times_x_pow, x_pow};
 
 pub(crate) static KERNELS: Kernels =
-    Kernels { name: "avx2-sse4.2", sum, copy_sum, crc, digest, copy_digest };
+    Kernels { name: "avx2-sse4.2", sum, copy_sum, crc, digest, copy_digest, copy_crc };
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && sse42::is_available()
@@ -72,6 +72,14 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
     // SAFETY: by the caller.
     let (crc, sum) = unsafe { update::<true, true>(src, dst, len, !crc) };
     (!crc, fold(sum))
+}
+
+/// # Safety
+/// As for [`super::CopyCrcKernel`]; and the processor has AVX2, SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller.
+    !unsafe { update::<true, false>(src, dst, len, !crc) }.0
 }
 
 /// Continues a raw (inverted) CRC; also returns the sum of native-endian words.

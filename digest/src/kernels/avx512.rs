@@ -19,7 +19,7 @@ use heddle_base::Sum;
 use super::{Kernels, add_carry, avx2, fold, low32, sse42, x_pow};
 
 pub(crate) static KERNELS: Kernels =
-    Kernels { name: "avx512-vpclmulqdq", sum, crc, digest, copy_sum, copy_digest };
+    Kernels { name: "avx512-vpclmulqdq", sum, crc, digest, copy_sum, copy_digest, copy_crc };
 
 /// Below this, setting up and joining the vectors costs more than they gain.
 const MIN: usize = 256;
@@ -62,6 +62,14 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
     // SAFETY: by the caller.
     let (crc, sum) = unsafe { either::<true, true>(src, dst, len, !crc) };
     (!crc, fold(sum))
+}
+
+/// # Safety
+/// As for [`super::CopyCrcKernel`]; and the processor has what [`update`] needs.
+#[target_feature(enable = "avx512f,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller.
+    !unsafe { either::<true, false>(src, dst, len, !crc) }.0
 }
 
 /// Calls [`update`], or a faster kernel when the buffer is shorter than `update` takes.

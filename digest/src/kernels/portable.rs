@@ -9,7 +9,7 @@ use heddle_base::Sum;
 use super::{Kernels, fold};
 
 pub(crate) static KERNELS: Kernels =
-    Kernels { name: "portable", sum, crc, digest, copy_sum, copy_digest };
+    Kernels { name: "portable", sum, crc, digest, copy_sum, copy_digest, copy_crc };
 
 /// # Safety
 /// As for [`super::SumKernel`].
@@ -44,6 +44,13 @@ pub(super) unsafe fn copy_sum(src: *const u8, dst: *mut u8, len: usize) -> Sum {
 unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u32, Sum) {
     // SAFETY: by the caller.
     unsafe { run::<true, true, true>(src, dst, len, crc) }
+}
+
+/// # Safety
+/// As for [`super::CopyCrcKernel`].
+unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller.
+    unsafe { run::<true, true, false>(src, dst, len, crc) }.0
 }
 
 /// Copies each block into our own memory, and on from there when COPY.

@@ -24,6 +24,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
     digest,
     copy_sum: portable::copy_sum,
     copy_digest,
+    copy_crc,
 };
 
 pub(super) fn is_available() -> bool {
@@ -65,6 +66,14 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
     // SAFETY: by the caller.
     let (crc, sum) = unsafe { update::<true, true>(src, dst, len, !crc) };
     (!crc, fold(sum))
+}
+
+/// # Safety
+/// As for [`super::CopyCrcKernel`]; and the processor has SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
+    // SAFETY: by the caller.
+    !unsafe { update::<true, false>(src, dst, len, !crc) }.0
 }
 
 /// Continues a raw (inverted) CRC; also returns the sum of native-endian words.

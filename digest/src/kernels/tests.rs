@@ -32,6 +32,9 @@ fn check_to(k: &Kernels, src: &[u8], start: u32, to: usize) {
             let got = (k.copy_digest)(p, dst, len, start);
             assert_eq!(got, (crc, sum), "{} copy_digest {len}", k.name);
         });
+        copied("copy_crc", &|dst| {
+            assert_eq!((k.copy_crc)(p, dst, len, start), crc, "{} copy_crc {len}", k.name);
+        });
     }
 }
 
@@ -106,6 +109,10 @@ fn test_copy_and_its_digest_agree_while_source_is_written() {
                     unsafe { (k.copy_digest)(src.as_ptr().cast(), dst.as_mut_ptr(), dst.len(), 3) };
                 assert_eq!(got, (crc32c::crc32c_append(3, &dst), Sum::of(&dst)), "{}", k.name);
                 mixtures += usize::from(dst.iter().any(|&b| b != dst[0]));
+                // SAFETY: as above.
+                let crc =
+                    unsafe { (k.copy_crc)(src.as_ptr().cast(), dst.as_mut_ptr(), dst.len(), 3) };
+                assert_eq!(crc, crc32c::crc32c_append(3, &dst), "{}", k.name);
                 // SAFETY: as above.
                 let sum = unsafe { (k.copy_sum)(src.as_ptr().cast(), dst.as_mut_ptr(), dst.len()) };
                 assert_eq!(sum, Sum::of(&dst), "{}", k.name);

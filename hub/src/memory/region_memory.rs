@@ -191,6 +191,18 @@ impl Memory for RegionMemory {
         unsafe { heddle_digest::gather_digest(p, &mut dst[..n], crc) }
     }
 
+    #[inline]
+    fn copy_crc(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> u32 {
+        let n = dst.len().min(src.len() as usize);
+        self.count_gathered(n);
+        let p = self.known(src);
+        if p.is_null() {
+            return crc;
+        }
+        // SAFETY: as in `place`.
+        unsafe { heddle_digest::gather_crc(p, &mut dst[..n], crc) }
+    }
+
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
         if !self.takes_atomics(at) {
             return None;
