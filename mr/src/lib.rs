@@ -55,4 +55,4 @@ pub mod testing;
 
 pub use memory::{MemRange, Memory};
 pub use pins::Pins;
-pub use table::{Kind, MAX_SLOTS, MrAttr, MrTable};
+pub use table::{CheckedRest, Kind, MAX_SLOTS, MrAttr, MrTable};

@@ -110,6 +110,32 @@ impl Owner {
     }
 }
 
+/// Memory that [`MrTable::check_rest`] has checked: the rest of a region. It may be used for as long
+/// as the region stays registered as it was, which each use checks.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckedRest {
+    range: MemRange,
+    seq: u64,
+}
+
+impl CheckedRest {
+    /// Memory of no region.
+    pub const NONE: CheckedRest = CheckedRest { range: MemRange::EMPTY, seq: 1 };
+
+    /// Takes the next `len` bytes. Returns `None` if fewer are left, or if the region may have
+    /// changed since it was checked.
+    #[inline]
+    pub fn take(&mut self, mrs: &MrTable, len: u32) -> Option<MemRange> {
+        let taken = self.range.slice(0, len)?;
+        // An odd number is never that of a region.
+        if mrs.slots.get(self.range.mr() as usize)?.seq() != self.seq {
+            return None;
+        }
+        self.range = self.range.slice(len, self.range.len() - len)?;
+        Some(taken)
+    }
+}
+
 impl MrTable {
     /// Makes a table of `slots` regions, rounded up to a power of two and at most [`MAX_SLOTS`].
     pub fn new(seed: &Seed, slots: usize) -> MrTable {
@@ -290,6 +316,23 @@ impl MrTable {
         let index = self.index(stag);
         let addr = self.slots[index as usize].grant(user, stag, to, len, need)?;
         Some(MemRange::new(addr, len, index))
+    }
+
+    /// Returns the memory from `to` to the end of a region, for a user that goes through it piece by
+    /// piece, as far as a range can be long. Returns `None` for memory that such a user has to check
+    /// piece by piece: that of an STag that derives from a region, and of a refused use.
+    #[inline(never)]
+    pub fn check_rest(
+        &self,
+        user: (Pd, Qpn),
+        stag: Stag,
+        to: u64,
+        need: Access,
+    ) -> Option<CheckedRest> {
+        let slot = self.index(stag);
+        let (addr, len, seq) = self.slots[slot as usize].grant_rest(user, stag, to, need)?;
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        Some(CheckedRest { range: MemRange::new(addr, len, slot), seq })
     }
 
     /// Checks STags that derive from a region, and finds the fault of a refused use.

@@ -143,6 +143,21 @@ impl Slot {
             .then(|| addr + off)
     }
 
+    /// Returns the bytes from `to` to the end of the region, and the slot's sequence number, if
+    /// [`grant`](Slot::grant) grants the first of them.
+    pub(super) fn grant_rest(
+        &self,
+        user: (Pd, Qpn),
+        stag: Stag,
+        to: u64,
+        need: Access,
+    ) -> Option<(u64, u64, u64)> {
+        let seq = self.seq.load(Acquire);
+        let addr = self.grant(user, stag, to, 1, need)?;
+        let (base, size) = (self.to.load(Relaxed), self.len.load(Relaxed));
+        self.is_still(seq).then(|| (addr, size - to.wrapping_sub(base), seq))
+    }
+
     /// Returns the contents, valid or not, and the sequence number that goes with them. Returns
     /// `None` when the slot is empty or changed during the read.
     #[inline]
