@@ -41,6 +41,10 @@ pub(crate) use pool::{COPY_BUF, HoldPool};
 /// bytes would let a peer that sends tiny segments take all buffers.
 const HOLD_COPY_BELOW: usize = 512;
 
+/// The RNIC copies what it has to keep of frames longer than this, the longest packet and its
+/// header: a train that no port has cut consists of tens of buffers, and the pool counts one.
+const HOLD_COPY_ABOVE: usize = 9018;
+
 /// Runs beyond gaps that a connection has at most: as many as TCP keeps account of.
 const MAX_RUNS: usize = 128;
 

@@ -4,7 +4,7 @@ use heddle_base::{Chunks, StreamPos};
 use heddle_iwarp::PlacedFpdu;
 
 use super::pool::{Body, Held, HoldPool, Run, page};
-use super::{HOLD_COPY_BELOW, HeldPart, Lists, MAX_RUNS};
+use super::{HOLD_COPY_ABOVE, HOLD_COPY_BELOW, HeldPart, Lists, MAX_RUNS};
 
 /// Runs allocated with the first gap.
 const FIRST_RUNS: usize = 32;
@@ -68,7 +68,7 @@ impl<F: Chunks> Lists<F> {
     ) -> Result<HeldPart, F> {
         let slot = self.slot(pos, len);
         let new = slot.len();
-        if new < HOLD_COPY_BELOW {
+        if new < HOLD_COPY_BELOW || frame.len() > HOLD_COPY_ABOVE {
             return self.copy_ahead(pool, pos, &frame, off, len).ok_or(frame);
         }
         if !self.has_run(&slot) || !pool.allows(self.charged, 1) {

@@ -4,7 +4,7 @@
 use heddle_base::{Chunks, StreamPos};
 
 use super::pool::{Body, Held, HoldPool};
-use super::{HOLD_COPY_BELOW, Lists};
+use super::{HOLD_COPY_ABOVE, HOLD_COPY_BELOW, Lists};
 
 /// Frames that one connection may keep for an unfinished FPDU; beyond this number, it copies the
 /// bytes.
@@ -21,7 +21,8 @@ impl<F: Chunks> Lists<F> {
         len: usize,
     ) -> usize {
         self.ready_len += len;
-        if len >= HOLD_COPY_BELOW && self.ready.len() < READY_FRAMES && pool.is_half_free() {
+        let keeps = len >= HOLD_COPY_BELOW && frame.len() <= HOLD_COPY_ABOVE;
+        if keeps && self.ready.len() < READY_FRAMES && pool.is_half_free() {
             self.charge(pool, 1);
             let body = Body::Frame { frame, off };
             self.ready.push_back(Held { pos, len, charged: true, body });

@@ -402,3 +402,22 @@ fn test_placed_fpdus_are_bounded_and_come_out_in_order() {
     }
     assert_eq!((p.placed(), p.used()), (0, 0));
 }
+
+/// The pool counts a frame as one buffer, so it must not keep frames that are many.
+#[test]
+fn test_trains_are_copied_and_charged_by_what_they_take() {
+    let (mut h, mut p) = (HeldBytes::default(), pool());
+    let train = || frame(0, 45_000);
+    let part =
+        h.push_ahead(&mut p, StreamPos(50 * COPY_BUF as u64), train(), 66, 44_934).map_err(|_| ());
+    assert_eq!(part, Ok(HeldPart { len: 44_934, copied: 44_934 }));
+    assert_eq!((h.charged(), p.used()), (22, 22));
+    // The end of a train that does not make a whole FPDU.
+    let mut h = HeldBytes::default();
+    assert_eq!(h.push_ready(&mut p, StreamPos(0), train(), 44_000, 1000), 1000);
+    assert_eq!((h.charged(), h.ready().len()), (0, 1000));
+    // A pool that is too small for a train refuses it and keeps nothing.
+    let (mut h, mut small) = (HeldBytes::<Frame>::default(), HoldPool::new(20, 0));
+    assert!(h.push_ahead(&mut small, StreamPos(9), train(), 0, 45_000).is_err());
+    assert_eq!((small.used(), h.is_empty()), (0, true));
+}
