@@ -44,8 +44,8 @@ pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use numa::{Place, Topology, home};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{
-    DmaPorts, Link, Port, PortCaps, PortConfig, PortError, PortProbe, PortSource, PortStats,
-    QueueSpread, VdevArg,
+    DmaPorts, Link, Offloads, Port, PortCaps, PortConfig, PortError, PortProbe, PortSource,
+    PortStats, QueueSpread, VdevArg,
 };
 pub use rest::{Parker, RestCounters, RestShown};
 pub use tx::TxBuildCounters;

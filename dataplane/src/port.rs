@@ -55,7 +55,7 @@ mod spread;
 mod vdev;
 
 pub use caps::{Capabilities, DescLimits};
-pub use config::{Link, PortCaps, PortConfig, PortSource, PortStats};
+pub use config::{Link, Offloads, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
 pub use flow::FlowRule;
 pub use interrupt::RxInterrupt;

@@ -215,7 +215,7 @@ pub mod dpdk {
     pub use heddle_dataplane::{
         BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, IdlePolicy,
         IovaMode, LcoreError, LogLevel, ManualClock, MemoryMode, Mempool, MempoolConfig,
-        MempoolError, Naps, Port, PortCaps, PortConfig, PortError, PortSource, VdevArg,
+        MempoolError, Naps, Offloads, Port, PortCaps, PortConfig, PortError, PortSource, VdevArg,
     };
 
     /// The version of DPDK that this crate was built for.

@@ -24,6 +24,9 @@ pub struct TxOffload {
     pub ip_checksum: bool,
     /// The port fills in the TCP checksum.
     pub tcp_checksum: bool,
+    /// Bytes of payload of each segment into which the port cuts the frame; 0 if it does not cut.
+    /// The port then fills in both checksums, and the sum of the pseudo-header has no length.
+    pub segment: u16,
 }
 
 impl Mbuf {
@@ -48,6 +51,11 @@ impl Mbuf {
         m.set_rss_hash(from.rss_hash());
     }
 
+    /// Returns true if the port cuts the frame into TCP segments.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.head().has(sys::HEDDLE_MBUF_F_TX_TCP_SEG)
+    }
+
     /// Sets the checksums that the port fills in; replaces all flags of a received frame.
     #[inline]
     pub fn set_tx_offload(&mut self, o: TxOffload) {
@@ -62,12 +70,16 @@ impl Mbuf {
         if o.tcp_checksum {
             flags |= sys::HEDDLE_MBUF_F_TX_TCP_CKSUM;
         }
+        if o.segment > 0 {
+            flags |= sys::HEDDLE_MBUF_F_TX_TCP_SEG;
+        }
         m.set_ol_flags(flags);
-        // TSO and tunnels, which use the bits above, are not used.
+        // Tunnels, which use the bits above, are not used.
         m.set_tx_offload(
             u64::from(o.l2_len & 0x7f)
                 | u64::from(o.l3_len & 0x1ff) << 7
-                | u64::from(o.l4_len) << 16,
+                | u64::from(o.l4_len) << 16
+                | u64::from(o.segment) << 24,
         );
     }
 }
@@ -78,6 +90,9 @@ impl Mbuf {
 #[inline]
 fn rx_checksum(flags: u64, ip_is_right: impl FnOnce() -> bool) -> RxChecksum {
     match flags & (IP | L4) {
+        // A ring has brought a frame whose sender left the checksum to a port: the frame has been
+        // in this process's memory alone. No device sets this flag in a frame that it receives.
+        0 if flags & sys::HEDDLE_MBUF_F_TX_TCP_CKSUM != 0 => RxChecksum::Good,
         0 => RxChecksum::Unknown,
         GOOD => RxChecksum::Good,
         told => rx_checksum_told(told, ip_is_right),

@@ -48,6 +48,8 @@ pub struct PortConfig {
     /// receives no ARP request for itself, which is right only if the host itself has no address on
     /// the device.
     pub broadcast_arp: bool,
+    /// The work that the port may do by itself, if the device can.
+    pub offloads: Offloads,
     /// Whether queues interrupt, so that a worker can sleep until a frame comes
     /// ([`crate::RxQueue::interrupt`]). A driver without interrupts ignores this; if a driver
     /// refuses interrupts, or the device's kernel driver has only INTx, the port is set up without
@@ -70,8 +72,58 @@ impl PortConfig {
             mac: None,
             addrs: Vec::new(),
             broadcast_arp: false,
+            offloads: Offloads::default(),
             rx_interrupt: false,
         }
+    }
+}
+
+/// The work that a port may do by itself, if its device can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// Checks the checksums of received frames.
+    pub rx_checksum: bool,
+    /// Fills in the checksums of sent frames.
+    pub tx_checksum: bool,
+    /// Cuts long frames into segments (TCP segmentation offload); this needs `tx_checksum`.
+    pub tso: bool,
+    /// Ports that rings join leave out what `tx_checksum` and `tso` name: a frame stays in the
+    /// memory of this process, so nothing computes its checksums or cuts it, as on a veth pair of
+    /// Linux. Both ports of a pair have the same setting.
+    pub rings: bool,
+}
+
+impl Offloads {
+    /// Leaves everything to the RNIC.
+    pub const NONE: Offloads =
+        Offloads { rx_checksum: false, tx_checksum: false, tso: false, rings: false };
+
+    /// The names of the offloads of devices.
+    pub const NAMES: [&'static str; 3] = ["rx-checksum", "tx-checksum", "tso"];
+
+    /// Allows the offload of this name; returns false if there is none.
+    pub fn allow(&mut self, name: &str) -> bool {
+        match name {
+            "rx-checksum" => self.rx_checksum = true,
+            "tx-checksum" => self.tx_checksum = true,
+            "tso" => self.tso = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// Returns the names of the offloads that are allowed.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let Offloads { rx_checksum, tx_checksum, tso, rings: _ } = self;
+        let all = Self::NAMES.into_iter().zip([rx_checksum, tx_checksum, tso]);
+        all.filter(|(_, on)| *on).map(|(name, _)| name)
+    }
+}
+
+impl Default for Offloads {
+    /// Lets a device do all that it can, and treats rings like the wire of a NIC without offloads.
+    fn default() -> Offloads {
+        Offloads { rx_checksum: true, tx_checksum: true, tso: true, rings: false }
     }
 }
 
@@ -86,6 +138,8 @@ pub struct PortCaps {
     pub tx_ip_checksum: bool,
     /// The port fills in the TCP checksum on request.
     pub tx_tcp_checksum: bool,
+    /// The port cuts long frames into segments (TCP segmentation offload).
+    pub tso: bool,
     /// The port sends frames of several segments; otherwise the RNIC copies the segments together.
     pub multi_segs: bool,
     /// The port reports, with each frame, the hash by which it spreads flows.
@@ -94,12 +148,13 @@ pub struct PortCaps {
 
 impl PortCaps {
     /// Returns the name of each capability, and whether it is on.
-    pub fn each(self) -> [(&'static str, bool); 6] {
+    pub fn each(self) -> [(&'static str, bool); 7] {
         let PortCaps {
             rx_ip_checksum,
             rx_tcp_checksum,
             tx_ip_checksum,
             tx_tcp_checksum,
+            tso,
             multi_segs,
             rx_hash,
         } = self;
@@ -108,6 +163,7 @@ impl PortCaps {
             ("rx-tcp-checksum", rx_tcp_checksum),
             ("tx-ip-checksum", tx_ip_checksum),
             ("tx-tcp-checksum", tx_tcp_checksum),
+            ("tso", tso),
             ("multi-segs", multi_segs),
             ("rx-hash", rx_hash),
         ]
@@ -168,4 +224,20 @@ pub struct Link {
     pub mbps: Option<u32>,
     /// Whether both ends may send at once.
     pub full_duplex: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_every_offload_is_allowed_by_its_name() {
+        let mut all = Offloads::NONE;
+        for (n, name) in Offloads::NAMES.into_iter().enumerate() {
+            assert!(all.allow(name));
+            assert_eq!(all.names().collect::<Vec<_>>(), Offloads::NAMES[..=n]);
+        }
+        assert_eq!(all, Offloads::default());
+        assert!(!all.allow("lro") && !all.allow(""));
+    }
 }

@@ -7,7 +7,7 @@
 use heddle_dpdk_sys as sys;
 
 use super::caps::Capabilities;
-use super::config::{PortCaps, PortConfig};
+use super::config::{Offloads, PortCaps, PortConfig};
 use super::error::PortError;
 use super::queue::TxRules;
 use super::quirks::Quirks;
@@ -39,8 +39,10 @@ pub struct PortPlan {
     pub unknown: Option<String>,
     /// The capabilities that are switched on, in the words of users.
     pub caps: PortCaps,
-    /// The most segments that a frame may have; `None` if our frames never have too many.
+    /// The most mbuf segments that a frame may have; `None` if our frames never have too many.
     pub max_segs: Option<u16>,
+    /// The most TCP segments of a frame that the device cuts; 1 if it cuts none.
+    pub cuts: u16,
     /// The port's address, and how the device learns it.
     pub mac: MacPlan,
     /// Whether receive queues interrupt: asked for, and possible as far as is known before the
@@ -66,7 +68,11 @@ impl PortPlan {
     pub(super) fn tx_rules(&self, has_prepare: bool) -> TxRules {
         let checksums = self.caps.tx_ip_checksum || self.caps.tx_tcp_checksum;
         let max_segs = if self.caps.multi_segs { self.max_segs.map(usize::from) } else { Some(1) };
-        TxRules { max_segs: max_segs.unwrap_or(usize::MAX), prepares: has_prepare && checksums }
+        TxRules {
+            max_segs: max_segs.unwrap_or(usize::MAX),
+            cuts: self.cuts,
+            prepares: has_prepare && checksums,
+        }
     }
 }
 
@@ -158,19 +164,20 @@ pub(super) fn plan(
         }
     };
 
-    let mut rx = sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM;
+    let mut rx = RX_CHECKSUMS;
     if small {
         rx |= sys::HEDDLE_RX_OFFLOAD_SCATTER;
     }
     if rss.is_some() {
         rx |= sys::HEDDLE_RX_OFFLOAD_RSS_HASH;
     }
-    // Never ask for MBUF_FAST_FREE, which forbids external buffers and several mempools.
-    let mut tx = sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
-    if !quirks.wrong_tcp_checksum {
-        tx |= sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
+    if !config.offloads.rx_checksum {
+        rx &= !RX_CHECKSUMS;
     }
-    let (rx, tx) = (rx & caps.rx_offloads, tx & caps.tx_offloads);
+    let (rx, tx) = (rx & caps.rx_offloads, tx_offloads(caps, &quirks, config.offloads));
+    let uncut = caps.rings && config.offloads.rings;
+    let cuts =
+        if uncut || tx & sys::HEDDLE_TX_OFFLOAD_TCP_TSO != 0 { cuts(caps, &quirks) } else { 1 };
 
     if quirks.bifurcated && config.addrs.is_empty() {
         return Err(PortError::Shared { device: device.to_owned() });
@@ -184,8 +191,9 @@ pub(super) fn plan(
         tx_desc: caps.tx_desc.fit(config.tx_desc),
         rss,
         unknown,
-        caps: port_caps(rx, tx, &quirks),
+        caps: port_caps(rx, tx, &quirks, uncut),
         max_segs: max_segs(caps, config.mtu),
+        cuts,
         mac: mac_plan(device, caps, &quirks, config.mac),
         rx_interrupt: config.rx_interrupt && caps.has_message_interrupts(),
         kernel_link: quirks.kernel_link,
@@ -194,12 +202,47 @@ pub(super) fn plan(
     })
 }
 
-fn port_caps(rx: u64, tx: u64, quirks: &Quirks) -> PortCaps {
+const RX_CHECKSUMS: u64 = sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM;
+
+/// Returns the transmit offloads of the device to switch on.
+fn tx_offloads(caps: &Capabilities, quirks: &Quirks, may: Offloads) -> u64 {
+    // Never ask for MBUF_FAST_FREE, which forbids external buffers and several mempools.
+    let mut tx = sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
+    if may.tx_checksum {
+        tx |= sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM;
+    }
+    if may.tx_checksum && !quirks.wrong_tcp_checksum {
+        tx |= sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
+    }
+    // A device that cuts a frame writes the checksums of each segment, and the frame is a chain.
+    let mut needs = sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
+    if !quirks.cuts_with_ip_checksum {
+        needs |= sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM;
+    }
+    if may.tso && tx & caps.tx_offloads & needs == needs && cuts(caps, quirks) > 1 {
+        tx |= sys::HEDDLE_TX_OFFLOAD_TCP_TSO;
+    }
+    tx & caps.tx_offloads
+}
+
+/// The most segments of a frame that the device cuts: as many FPDUs as a queue pair makes at a
+/// time. At an MTU of 1500 they have 45 KiB.
+const CUTS: u16 = 32;
+
+/// Returns the most TCP segments of a frame for which the device has enough mbuf segments: each
+/// TCP segment is a buffer of its own, or a payload in registered memory and the bytes before it.
+fn cuts(caps: &Capabilities, quirks: &Quirks) -> u16 {
+    let most = quirks.cut_segs.or((caps.nb_seg_max > 0).then_some(caps.nb_seg_max));
+    most.map_or(CUTS, |most| CUTS.min(most.saturating_sub(1) / 2).max(1))
+}
+
+fn port_caps(rx: u64, tx: u64, quirks: &Quirks, uncut: bool) -> PortCaps {
     PortCaps {
-        rx_ip_checksum: rx & sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM != 0,
-        rx_tcp_checksum: rx & sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM != 0,
-        tx_ip_checksum: tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
-        tx_tcp_checksum: tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
+        rx_ip_checksum: uncut || rx & sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM != 0,
+        rx_tcp_checksum: uncut || rx & sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM != 0,
+        tx_ip_checksum: uncut || tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
+        tx_tcp_checksum: uncut || tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
+        tso: uncut || tx & sys::HEDDLE_TX_OFFLOAD_TCP_TSO != 0,
         multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0 || quirks.takes_chains,
         rx_hash: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
     }
@@ -227,8 +270,8 @@ pub(super) fn longest_chain(mtu: u16) -> u16 {
     u16::try_from(3 + 2 * fpdus).unwrap_or(u16::MAX)
 }
 
-/// Returns the limit on segments, if our frames can exceed it. We never ask for TSO, so the limit
-/// is the one for a frame that leaves as it is. A driver that reports no limit leaves a zero or the
+/// Returns the limit on the mbuf segments of a frame that leaves as it is, if our frames can exceed
+/// it. A driver that reports no limit leaves a zero or the
 /// largest number.
 fn max_segs(caps: &Capabilities, mtu: u16) -> Option<u16> {
     let said = [caps.nb_mtu_seg_max, caps.nb_seg_max];

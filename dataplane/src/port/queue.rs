@@ -55,6 +55,8 @@ pub(crate) struct TxRules {
     /// The most segments of a frame; `usize::MAX` if our frames never have more than the device
     /// takes.
     pub(crate) max_segs: usize,
+    /// The most TCP segments of a frame that the device cuts into segments; 1 if it cuts none.
+    pub(crate) cuts: u16,
     /// The driver must see frames before they are sent.
     pub(crate) prepares: bool,
 }
@@ -257,6 +259,12 @@ impl TxQueue {
         self.rules.max_segs > 1
     }
 
+    /// Returns the most TCP segments of a frame that the device cuts into segments; 1 if it cuts
+    /// none.
+    pub(crate) fn cuts(&self) -> u16 {
+        self.rules.cuts
+    }
+
     /// Makes the queue copy every frame of several segments into one before it sends the frame,
     /// even if the device does not need that: no frame then refers to registered memory. A caller
     /// cannot switch this off for a device that needs it.
@@ -296,7 +304,7 @@ impl TxQueue {
     fn linearize_longer<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
         let (pool, most, counters) = (self.pool, self.max_segs, &mut self.counters);
         frames.retain(|m| {
-            if usize::from(m.segments()) <= most {
+            if usize::from(m.segments()) <= most || m.is_cut() {
                 return true;
             }
             // The first segment usually holds headers only and has room for the rest of a frame

@@ -26,6 +26,12 @@ pub(super) struct Quirks {
     pub(super) bifurcated: bool,
     /// The driver has RSS types, but does not spread by Toeplitz's hash over a table that it shows.
     pub(super) spreads_otherwise: bool,
+    /// The cutting of a frame also mends the checksum of the IPv4 header, though the driver offers no
+    /// such offload: the header of the frame needs a right one.
+    pub(super) cuts_with_ip_checksum: bool,
+    /// The most mbuf segments of a frame that the device cuts, if there are fewer than the driver
+    /// reports.
+    pub(super) cut_segs: Option<u16>,
     /// Queues that the redirection table can name, if the device has more.
     pub(super) rss_queues: Option<u16>,
 }
@@ -60,6 +66,8 @@ impl Quirks {
                 shares_mac: !args.split(',').any(|a| a.starts_with("remote=")),
                 ..none
             },
+            "net_virtio" | "net_virtio_user" => Quirks { cuts_with_ip_checksum: true, ..none },
+            "net_vmxnet3" => Quirks { cuts_with_ip_checksum: true, cut_segs: Some(24), ..none },
             "mlx5_pci" | "mlx5_auxiliary" | "net_mlx4" => Quirks { bifurcated: true, ..none },
             // An entry of the table has four bits (82599 and later), but the device has up to 128
             // queues.

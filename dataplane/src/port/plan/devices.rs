@@ -8,7 +8,7 @@ use crate::port::{Capabilities, DescLimits};
 const RX_SUMS: u64 = sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM;
 const RX_ALL: u64 = RX_SUMS | sys::HEDDLE_RX_OFFLOAD_SCATTER | sys::HEDDLE_RX_OFFLOAD_RSS_HASH;
 const TX_SUMS: u64 = sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
-const TX_ALL: u64 = TX_SUMS | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
+const TX_ALL: u64 = TX_SUMS | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS | sys::HEDDLE_TX_OFFLOAD_TCP_TSO;
 const TCP: u64 = sys::HEDDLE_RSS_TCP4 | sys::HEDDLE_RSS_TCP6;
 /// IPv4 fragments and others, SCTP, and further types that drivers list.
 const MORE: u64 = 0b10_1100;
@@ -62,6 +62,7 @@ pub(in crate::port) fn e1000e() -> Capabilities {
         tx_desc: desc(32, 4096, 8),
         nb_seg_max: 255,
         nb_mtu_seg_max: 255,
+        tx_offloads: TX_ALL & !sys::HEDDLE_TX_OFFLOAD_TCP_TSO,
         rx_offloads: RX_SUMS | sys::HEDDLE_RX_OFFLOAD_SCATTER,
         rss_types: 0,
         ..nic("net_e1000_em")
@@ -146,7 +147,7 @@ pub(in crate::port) fn virtio() -> Capabilities {
         nb_seg_max: u16::MAX,
         nb_mtu_seg_max: u16::MAX,
         rx_offloads: sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM | sys::HEDDLE_RX_OFFLOAD_SCATTER,
-        tx_offloads: sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS,
+        tx_offloads: TX_ALL & !sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM,
         rss_types: 0,
         socket: None,
         ..nic("net_virtio")
@@ -174,7 +175,7 @@ pub(in crate::port) fn vmxnet3() -> Capabilities {
         rx_offloads: sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM
             | sys::HEDDLE_RX_OFFLOAD_SCATTER
             | sys::HEDDLE_RX_OFFLOAD_RSS_HASH,
-        tx_offloads: sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS,
+        tx_offloads: TX_ALL & !sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM,
         ..nic("net_vmxnet3")
     }
 }

@@ -17,6 +17,7 @@ pub(in crate::port) fn config() -> PortConfig {
         mac: None,
         addrs: vec![ADDR],
         broadcast_arp: false,
+        offloads: Offloads::default(),
         rx_interrupt: false,
     }
 }
@@ -185,6 +186,7 @@ fn test_plan_enables_only_offloads_that_device_has() {
         rx_tcp_checksum: true,
         tx_ip_checksum: true,
         tx_tcp_checksum: true,
+        tso: true,
         multi_segs: true,
         rx_hash: false,
     };
@@ -193,6 +195,7 @@ fn test_plan_enables_only_offloads_that_device_has() {
     assert_eq!(p.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER, 0);
     let v = ok(&virtio(), 1);
     assert_eq!(v.caps, PortCaps { rx_ip_checksum: false, tx_ip_checksum: false, ..all });
+    assert_eq!((p.cuts, v.cuts), (32, 32));
     let t = ok(&tap(), 1);
     assert!(!t.caps.tx_tcp_checksum && t.caps.tx_ip_checksum);
     assert_eq!(ok(&memif(), 1).caps, PortCaps { multi_segs: true, ..PortCaps::default() });
@@ -277,4 +280,55 @@ fn test_device_shared_with_kernel_needs_addresses_to_filter_by() {
 #[test]
 fn test_plan_keeps_numa_socket_of_the_device() {
     assert_eq!((ok(&ice(), 1).socket, ok(&memif(), 1).socket), (Some(1), None));
+}
+
+#[test]
+fn test_trains_are_no_longer_than_device_can_cut() {
+    assert_eq!(ok(&ixgbe(), 1).cuts, 19, "40 mbufs: headers, and two for each segment");
+    assert_eq!(ok(&vmxnet3(), 1).cuts, 11, "24 mbufs, though the driver says 255");
+    let tiny = Capabilities { nb_seg_max: 4, ..ixgbe() };
+    let plan = ok(&tiny, 1);
+    assert!(
+        plan.cuts == 1 && !plan.caps.tso && plan.tx_offloads & sys::HEDDLE_TX_OFFLOAD_TCP_TSO == 0
+    );
+    // A device that cannot write the checksums of what it cuts.
+    for missing in [
+        sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM,
+        sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM,
+        sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS,
+        sys::HEDDLE_TX_OFFLOAD_TCP_TSO,
+    ] {
+        let caps = Capabilities { tx_offloads: ice().tx_offloads & !missing, ..ice() };
+        let plan = ok(&caps, 1);
+        assert!(plan.cuts == 1 && !plan.caps.tso, "{missing:#x}");
+    }
+    assert_eq!(ok(&tap(), 1).cuts, 1, "its checksums are wrong");
+}
+
+#[test]
+fn test_configuration_switches_each_offload_off() {
+    let all = ok(&ice(), 1).caps;
+    let with = |offloads| plan_of(&ice(), 1, &PortConfig { offloads, ..config() }).unwrap();
+    let on = Offloads::default();
+    let plan = with(Offloads { tso: false, ..on });
+    assert_eq!((plan.caps, plan.cuts), (PortCaps { tso: false, ..all }, 1));
+    let plan = with(Offloads { rx_checksum: false, ..on });
+    assert_eq!(plan.caps, PortCaps { rx_ip_checksum: false, rx_tcp_checksum: false, ..all });
+    let plan = with(Offloads { tx_checksum: false, ..on });
+    let none = PortCaps { tx_ip_checksum: false, tx_tcp_checksum: false, tso: false, ..all };
+    assert_eq!((plan.caps, plan.cuts), (none, 1), "nothing is cut without checksums");
+}
+
+#[test]
+fn test_rings_leave_frames_uncut_only_where_both_ends_say_so() {
+    let ring = Capabilities { rings: true, ..memif() };
+    assert_eq!(ok(&ring, 1).cuts, 1);
+    let offloads = Offloads { rings: true, ..Offloads::default() };
+    let plan = plan_of(&ring, 1, &PortConfig { offloads, ..config() }).unwrap();
+    assert!(
+        plan.cuts > 1 && plan.caps.tso && plan.caps.tx_tcp_checksum && plan.caps.rx_tcp_checksum
+    );
+    // Another device has no such wire.
+    let plan = plan_of(&memif(), 1, &PortConfig { offloads, ..config() }).unwrap();
+    assert!(plan.cuts == 1 && !plan.caps.tso);
 }
