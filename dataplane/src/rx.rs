@@ -1,7 +1,5 @@
 //! A received frame on its way through the RNIC.
 
-use core::num::NonZeroU16;
-
 use heddle_base::{Chunks, Sum};
 use heddle_iwarp::mpa::fpdu::CRC_LEN;
 use heddle_rnic::RnicFrame;
@@ -12,31 +10,28 @@ use crate::mbuf::Mbuf;
 /// The smallest payload in bytes for which one pass for checksum and CRC is worth its start.
 const MIN_PAYLOAD: usize = 64;
 
-/// An mbuf, and the CRC of its payload if the checksum pass computed one ([`RnicFrame`]).
+/// An mbuf, and the CRC of its payload if the checksum pass computed one ([`RnicFrame`]). The struct
+/// is small because a burst of them is handled at a time.
 #[derive(Debug)]
 pub struct RxMbuf {
     mbuf: Mbuf,
-    digest: Option<Digest>,
-    /// Whether to compute a digest.
-    digests: bool,
-}
-
-/// The CRC of the payload of a frame. The struct is small because callers pass frames by value.
-#[derive(Clone, Copy, Debug)]
-struct Digest {
-    /// Start of the payload, and its length in bytes.
+    /// Start and length of the payload that `crc` is of, in bytes. The length is [`NONE`] if there
+    /// is no CRC yet, and [`UNWANTED`] if none is to be computed.
     off: u16,
-    len: NonZeroU16,
+    len: u16,
     /// CRC-32C of the payload without its last [`CRC_LEN`] bytes.
     crc: u32,
 }
+
+const NONE: u16 = 0;
+const UNWANTED: u16 = 1;
 
 impl RxMbuf {
     /// Wraps a frame from the port. With `digests`, the frame computes the CRC of its payload along
     /// with the checksum.
     #[inline]
     pub(crate) fn new(mbuf: Mbuf, digests: bool) -> RxMbuf {
-        RxMbuf { mbuf, digest: None, digests }
+        RxMbuf { mbuf, off: 0, len: if digests { NONE } else { UNWANTED }, crc: 0 }
     }
 
     /// Returns the frame.
@@ -116,13 +111,12 @@ impl RxFrame for RxMbuf {
 
     #[inline]
     fn sum_segment(&mut self, off: usize, header: usize, len: usize) -> Option<Sum> {
-        if !self.digests || len < header + MIN_PAYLOAD {
+        if self.len == UNWANTED || len < header + MIN_PAYLOAD {
             return self.mbuf.sum(off, len);
         }
         let (sum, crc) = self.read(off, header, len)?;
-        let at = (u16::try_from(off + header), u16::try_from(len - header));
-        if let (Ok(off), Ok(Some(len))) = (at.0, at.1.map(NonZeroU16::new)) {
-            self.digest = Some(Digest { off, len, crc });
+        if let (Ok(off), Ok(len)) = (u16::try_from(off + header), u16::try_from(len - header)) {
+            (self.off, self.len, self.crc) = (off, len, crc);
         }
         Some(sum)
     }
@@ -131,8 +125,8 @@ impl RxFrame for RxMbuf {
 impl RnicFrame for RxMbuf {
     #[inline]
     fn payload_crc(&self, off: usize, len: usize) -> Option<u32> {
-        let digest = self.digest?;
-        let all = usize::from(digest.off) == off && usize::from(digest.len.get()) == len;
-        all.then_some(digest.crc)
+        // A payload with a CRC of its own is longer than the numbers that say that there is none.
+        let all = usize::from(self.off) == off && usize::from(self.len) == len;
+        (all && len >= MIN_PAYLOAD).then_some(self.crc)
     }
 }

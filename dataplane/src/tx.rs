@@ -57,6 +57,8 @@ pub(crate) struct Tx {
     external: ExternalMemory,
     /// Bytes of a frame in one mbuf.
     data_room: usize,
+    /// The most segments of a frame that the port cuts into segments; 1 if it cuts none.
+    cuts: u32,
     pub(crate) counters: TxBuildCounters,
 }
 
@@ -67,8 +69,11 @@ impl Tx {
         external: ExternalMemory,
         fault: Option<FaultInjector>,
     ) -> Tx {
+        // A frame that fault injection drops, doubles or delays is a single segment.
+        let cuts = if fault.is_some() { 1 } else { u32::from(queue.cuts()) };
         Tx {
             queue,
+            cuts,
             pool,
             fault,
             waiting: ArrayVec::new(),
@@ -123,7 +128,16 @@ impl Tx {
 
     /// Returns a builder of frames over `mem`.
     pub(crate) fn sink<'a>(&'a mut self, now: Instant, mem: &'a RegionMemory) -> MbufSink<'a> {
-        MbufSink { tx: self, mem, now, frame: None, failed: false, references: 0, slot: 0 }
+        MbufSink {
+            tx: self,
+            mem,
+            now,
+            frame: None,
+            failed: false,
+            copy_below: TX_COPY_BELOW,
+            references: 0,
+            slot: 0,
+        }
     }
 
     /// Hands the waiting frames to the port; the frames that the port does not take go on waiting.
@@ -158,6 +172,8 @@ pub(crate) struct MbufSink<'a> {
     now: Instant,
     frame: Option<FrameBuilder>,
     failed: bool,
+    /// Payload in bytes below which the sink copies it into the frame.
+    copy_below: u32,
     /// References to the memory region in `slot` that are counted and not made yet.
     references: u16,
     slot: u32,
@@ -211,7 +227,7 @@ impl MbufSink<'_> {
     #[inline]
     fn reference(&mut self, range: MemRange) -> Option<()> {
         let len = range.len();
-        if len < TX_COPY_BELOW || !self.tx.queue.supports_multi_segs() {
+        if len < self.copy_below || !self.tx.queue.supports_multi_segs() {
             return self.gather(range);
         }
         let Some(payload) = self.external(range) else { return self.gather(range) };
@@ -304,17 +320,31 @@ impl MbufSink<'_> {
 
 impl TxSink for MbufSink<'_> {
     #[inline]
-    fn has_room(&mut self) -> bool {
+    fn room(&mut self) -> u32 {
         if self.tx.waiting.is_full() {
             self.tx.flush(self.now);
         }
-        !self.tx.waiting.is_full()
+        u32::try_from(self.tx.waiting.remaining_capacity()).unwrap_or(u32::MAX)
+    }
+
+    #[inline]
+    fn cuts(&self) -> u32 {
+        self.tx.cuts
     }
 
     #[inline]
     fn begin(&mut self, _len: usize) {
         self.frame = None;
         self.failed = false;
+        self.copy_below = TX_COPY_BELOW;
+    }
+
+    /// Copies payload that is not most of a segment, so that the chain has no more than two mbufs
+    /// for each segment, whatever the lengths of its messages.
+    #[inline]
+    fn begin_train(&mut self, len: usize, segment: u32) {
+        self.begin(len);
+        self.copy_below = TX_COPY_BELOW.max(segment / 2 + 1);
     }
 
     #[inline(always)]
@@ -325,6 +355,19 @@ impl TxSink for MbufSink<'_> {
         }
         let first = self.tx.spare()?;
         self.frame.insert(FrameBuilder::new(first.into_first())).reserve(len)
+    }
+
+    #[inline]
+    fn piece(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.failed = true;
+        if len > self.tx.data_room {
+            return None;
+        }
+        let next = self.tx.spare()?;
+        let frame = self.frame.as_mut()?;
+        frame.chain(next.into_later());
+        self.failed = false;
+        frame.reserve(len)
     }
 
     #[inline]
@@ -363,11 +406,11 @@ impl TxSink for MbufSink<'_> {
                 ipv6: false,
                 ip_checksum: offload.ip,
                 tcp_checksum: offload.tcp,
+                segment: offload.segment,
             });
         }
         if self.tx.waiting.try_push(frame).is_err() {
-            // `has_room` returned true, so there is room; a caller that did not ask loses the
-            // frame.
+            // `room` has promised a place; a caller that did not ask loses the frame.
             self.tx.counters.tx_no_mbuf += 1;
         }
     }

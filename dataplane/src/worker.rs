@@ -58,8 +58,9 @@ const RING: usize = 4096;
 /// Datagrams that may wait in their ring: those of several turns of the control plane.
 const DATAGRAMS: usize = 512;
 
-/// Frames built before the worker polls the port for received frames again.
-const TX_BURST: usize = RX_BURST;
+/// Segments built before the worker polls the port for received frames again.
+#[expect(clippy::cast_possible_truncation, reason = "a burst is short")]
+const TX_BURST: u32 = RX_BURST as u32;
 
 heddle_base::counters! {
     /// Counters of a worker, beside those of its port, stack and queue pairs.
@@ -127,8 +128,8 @@ pub struct Worker<E: Engine<Frame = RxMbuf>> {
     clock: Clock,
     rx_burst: usize,
     frames: ArrayVec<Mbuf, RX_BURST>,
-    /// Frames that the worker may free.
-    done: ArrayVec<Mbuf, RX_BURST>,
+    /// The same frames, on their way through the engine.
+    received: ArrayVec<Option<RxMbuf>, RX_BURST>,
     commands: Consumer<Command<E>>,
     reports: ReportSender<E>,
     queues: Queues,
@@ -173,7 +174,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
             clock: config.clock,
             rx_burst: config.rx_burst.clamp(1, RX_BURST),
             frames: ArrayVec::new(),
-            done: ArrayVec::new(),
+            received: ArrayVec::new(),
             commands,
             reports,
             queues: Queues::new(config.index, conns),
@@ -299,18 +300,25 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
 
     #[inline]
     fn handle_frames(&mut self, now: Instant) {
+        if self.frames.is_empty() {
+            return;
+        }
         // The engine keeps a frame that must wait; this worker frees the others together.
-        let Worker { engine, mem, queues, entry, frames, .. } = self;
+        let Worker { engine, mem, queues, entry, frames, received, .. } = self;
         let posted = NotTaken::new(queues, entry);
         let posted = Untaken::new(&posted);
+        let digests = engine.wants_digest();
+        // `received` is as large as `frames`.
         for frame in frames.drain(..) {
-            let frame = RxMbuf::new(frame, engine.wants_digest());
-            if let Some(done) = engine.handle_frame(now, mem, &posted, frame) {
-                // `done` is as large as `frames`.
-                self.done.push(done.into_mbuf());
+            received.push(Some(RxMbuf::new(frame, digests)));
+        }
+        engine.handle_frames(now, mem, &posted, received);
+        while let Some(frame) = received.pop() {
+            if let Some(frame) = frame {
+                frames.push(frame.into_mbuf());
             }
         }
-        Mbuf::free_bulk(&mut self.done);
+        Mbuf::free_bulk(frames);
     }
 
     /// Lets connections of the RNIC with itself make progress.
@@ -394,8 +402,11 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
         let mut built = 0;
         {
             let mut sink = self.tx.sink(now, &self.mem);
-            while built < TX_BURST && self.engine.poll_transmit(now, &self.mem, &mut sink) {
-                built += 1;
+            while built < TX_BURST {
+                match self.engine.poll_transmit(now, &self.mem, &mut sink) {
+                    0 => break,
+                    segments => built += segments,
+                }
             }
         }
         self.tx.flush(now);

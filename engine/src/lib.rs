@@ -159,22 +159,22 @@ pub trait Engine: Debug + Sized {
     /// Acts on the timers that are due.
     fn handle_timeouts(&mut self, now: Instant);
 
-    /// Returns true if a digest of the next frame's payload is likely to be used, so that a frame
+    /// Returns true if a digest of the next frames' payload is likely to be used, so that a frame
     /// that reads its payload for a checksum may compute both in one pass.
     fn wants_digest(&self) -> bool;
 
-    /// Takes a frame from the port. Returns the frame if the engine does not keep it, so that the
-    /// caller can free many at once.
+    /// Takes frames from the port, in the order of their arrival. The engine takes the frames that it
+    /// keeps out of `frames`; the others stay there, so that the caller can free many at once.
     ///
     /// A message that finds its queue pair without a receive asks `posted` for the receives that
     /// the worker has not taken.
-    fn handle_frame<M: Memory>(
+    fn handle_frames<M: Memory>(
         &mut self,
         now: Instant,
         mem: &M,
         posted: &Untaken<'_, Self::Qp>,
-        frame: Self::Frame,
-    ) -> Option<Self::Frame>;
+        frames: &mut [Option<Self::Frame>],
+    );
 
     /// Returns true if [`hand_over`](Engine::hand_over) has something to do. Every turn of a worker
     /// asks.
@@ -183,8 +183,10 @@ pub trait Engine: Debug + Sized {
     /// Lets connections of the engine with itself make progress, without frames.
     fn hand_over<M: Memory>(&mut self, now: Instant, mem: &M, posted: &Untaken<'_, Self::Qp>);
 
-    /// Builds the next frame to send; returns false if there is none, or if `sink` is full.
-    fn poll_transmit<M: Memory, S: TxSink>(&mut self, now: Instant, mem: &M, sink: &mut S) -> bool;
+    /// Builds the next frame to send, or several of one connection, as many as `sink` has room for.
+    /// Returns the number of segments that they are on the wire: 0 if there is nothing to send, or
+    /// if `sink` is full.
+    fn poll_transmit<M: Memory, S: TxSink>(&mut self, now: Instant, mem: &M, sink: &mut S) -> u32;
 
     /// Calls `f` with the queue pair of a connection, so that `f` can post any number of requests.
     ///

@@ -15,6 +15,9 @@ pub struct Offload {
     pub l3_len: u8,
     /// Bytes of the TCP header.
     pub l4_len: u8,
+    /// Bytes of payload of each segment into which the port cuts the frame (the last may have
+    /// fewer), or 0 if the frame is a single segment.
+    pub segment: u16,
 }
 
 /// Builds one frame at a time out of copied bytes and references to registered memory.
@@ -22,13 +25,27 @@ pub struct Offload {
 /// Calls come in the order of the wire: [`begin`](TxSink::begin), any number of
 /// [`bytes`](TxSink::bytes) and [`memory`](TxSink::memory), [`end`](TxSink::end). Alternatively,
 /// the caller writes the frame in one piece: [`begin`](TxSink::begin), [`whole`](TxSink::whole),
-/// [`end`](TxSink::end).
+/// [`end`](TxSink::end); any number of [`piece`](TxSink::piece) may follow `whole`.
 pub trait TxSink {
-    /// Returns true if the caller may begin a frame, and false if the port or its buffers are full.
-    fn has_room(&mut self) -> bool;
+    /// Returns how many frames the caller may begin: 0 if the port or its buffers are full.
+    fn room(&mut self) -> u32;
+
+    /// Returns the most segments of a frame that the port cuts into segments; 1 if the port cuts
+    /// none. The frame then has an [`Offload::segment`], and a segment's bytes may lie in three
+    /// pieces.
+    fn cuts(&self) -> u32 {
+        1
+    }
 
     /// Starts a frame of `len` bytes in all.
     fn begin(&mut self, len: usize);
+
+    /// Starts a frame of `len` bytes in all, which the port cuts into segments of `segment` bytes of
+    /// payload.
+    fn begin_train(&mut self, len: usize, segment: u32) {
+        let _ = segment;
+        self.begin(len);
+    }
 
     /// Returns all `len` bytes of the frame just begun, in one piece whose content is arbitrary,
     /// for the caller to fill in. Returns `None` if the sink has no such piece (no buffer, or none
@@ -38,6 +55,11 @@ pub trait TxSink {
     /// Payload with a CRC leaves by this path: the caller reads the payload once, for the copy and
     /// the CRC together.
     fn whole(&mut self, len: usize) -> Option<&mut [u8]>;
+
+    /// Appends `len` bytes, in one piece whose content is arbitrary, for the caller to fill in.
+    /// Returns `None` if the sink has no such piece; the caller then gives the frame up by
+    /// [`end`](TxSink::end), which drops it.
+    fn piece(&mut self, len: usize) -> Option<&mut [u8]>;
 
     /// Appends a copy of `bytes`.
     fn bytes(&mut self, bytes: &[u8]);

@@ -35,6 +35,7 @@
 //! The owner runs TCP, knows of gaps, and keeps FPDUs for retransmission; the QP does none of
 //! these.
 
+mod alike;
 mod buffers;
 mod complete;
 mod config;
@@ -63,6 +64,7 @@ mod untagged;
 mod verbs;
 
 pub use crate::counters::QpCounters;
+pub use alike::SegmentsAlike;
 pub use buffers::Buffers;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use early::PlacedFpdu;
@@ -73,6 +75,7 @@ pub use rnr::RnrMark;
 use crate::Msn;
 use crate::counters::Tally;
 use crate::mpa::markers::INTERVAL;
+use alike::WriteAlike;
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
 use heddle_engine::Completions;
@@ -137,6 +140,8 @@ pub struct QpContext {
     reads: Reads,
     cq: Completions,
     events: ArrayVec<QpEvent, 4>,
+    /// The next segment of the peer's Write, while one has begun.
+    write_alike: Option<Box<WriteAlike>>,
     /// How the stream ended, once it has ended.
     end: Option<Box<End>>,
 }
@@ -178,6 +183,7 @@ impl QpContext {
             reads: Reads::new(config.ird, config.ord),
             cq: Completions::default(),
             events: ArrayVec::new(),
+            write_alike: None,
             end: None,
         }
     }
@@ -320,6 +326,7 @@ impl QpContext {
     /// Frees memory that the queues do not need for their present contents. Meant for a queue pair
     /// that has been quiet for a while: a busy one would soon allocate it again.
     pub fn trim(&mut self) {
+        self.write_alike = None;
         self.sq.trim();
         self.rq.trim();
         self.reads.trim();

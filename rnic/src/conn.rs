@@ -303,8 +303,14 @@ impl<F> SendQueue for ConnState<F> {
         self.queue.end()
     }
 
+    #[inline]
     fn segment_len(&self, from: StreamPos, max: u32) -> u32 {
         self.queue.segment_len(from, max)
+    }
+
+    #[inline]
+    fn segments_alike(&self, from: StreamPos, len: u32, max: u32, most: u32) -> u32 {
+        self.queue.segments_alike(from, len, max, most)
     }
 }
 

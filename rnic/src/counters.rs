@@ -46,6 +46,8 @@ heddle_base::counters! {
         tx_fpdu_bytes,
         /// Segments built from FPDUs or start-up bytes.
         tx_segments,
+        /// Frames of several segments each, which the port cuts into these segments.
+        tx_trains,
         /// Segments among `tx_segments` that the RNIC had sent before.
         tx_retransmits,
         /// Payload bytes that the RNIC copied into their frame in the pass that computed their CRC.

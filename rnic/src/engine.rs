@@ -127,14 +127,14 @@ impl<F: RnicFrame> Engine for Rnic<F> {
     }
 
     #[inline(always)]
-    fn handle_frame<M: Memory>(
+    fn handle_frames<M: Memory>(
         &mut self,
         now: Instant,
         mem: &M,
         posted: &Untaken<'_, QpContext>,
-        frame: F,
-    ) -> Option<F> {
-        self.handle_frame_with(now, mem, posted, frame)
+        frames: &mut [Option<F>],
+    ) {
+        Rnic::handle_frames(self, now, mem, posted, frames);
     }
 
     #[inline]
@@ -147,7 +147,7 @@ impl<F: RnicFrame> Engine for Rnic<F> {
     }
 
     #[inline(always)]
-    fn poll_transmit<M: Memory, S: TxSink>(&mut self, now: Instant, mem: &M, sink: &mut S) -> bool {
+    fn poll_transmit<M: Memory, S: TxSink>(&mut self, now: Instant, mem: &M, sink: &mut S) -> u32 {
         Rnic::poll_transmit(self, now, mem, sink)
     }
 

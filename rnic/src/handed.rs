@@ -85,7 +85,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// Hands a turn's FPDUs of connections with the RNIC itself over to their other ends, in the
     /// order in which these connections became ready. The owner calls this function after it has
     /// taken posts and received frames, and before it takes completions. `posted` is as for
-    /// [`handle_frame_with`](Self::handle_frame_with).
+    /// [`handle_frames`](Self::handle_frames).
     pub fn hand_over_with<M: Memory>(
         &mut self,
         now: Instant,

@@ -32,7 +32,7 @@ pub(crate) struct FpduQueue {
     fpdu_end: StreamPos,
     /// The most FPDUs that the queue has held since it was last empty, and how many times in a row
     /// the queue became empty after it had needed only a small part of its memory.
-    peak: usize,
+    peak: u32,
     calm: u8,
     /// Bytes of snapshots among the FPDUs.
     snapshots: usize,
@@ -49,10 +49,22 @@ pub(crate) struct Whole {
     end: u32,
     /// Position of the first FPDU, and the length of all of them.
     pos: StreamPos,
-    len: u32,
+    pub(crate) len: u32,
     /// Whether the caller may [fill in](FpduQueue::fill) each FPDU, if none of its bytes was sent
     /// before.
     pub(crate) fillable: bool,
+}
+
+impl Whole {
+    /// Returns the number of FPDUs.
+    pub(crate) fn count(&self) -> u32 {
+        self.end.wrapping_sub(self.first)
+    }
+
+    /// Returns true if there is no FPDU.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
 }
 
 impl FpduQueue {
@@ -111,7 +123,7 @@ impl FpduQueue {
         if let Some(startup) = &mut self.startup {
             startup.release(upto);
         }
-        self.peak = self.peak.max(self.fpdus.len());
+        self.peak = self.peak.max(self.fpdus.count());
         while self.fpdus.front().is_some_and(|q| q.end() <= upto) {
             if let Some(q) = self.fpdus.pop_front() {
                 self.snapshots -= kept.leave(&mut q.fpdu);
@@ -127,7 +139,7 @@ impl FpduQueue {
     /// under occasional bursts otherwise.
     #[cold]
     fn give_back(&mut self) {
-        let peak = core::mem::take(&mut self.peak);
+        let peak = core::mem::take(&mut self.peak) as usize;
         self.calm = if peak * 4 < self.fpdus.capacity() { self.calm + 1 } else { 0 };
         if self.calm == CALM {
             self.calm = 0;
@@ -221,6 +233,56 @@ impl FpduQueue {
         found
     }
 
+    /// Takes the FPDUs of the next segment, of `segment` bytes or fewer if no more are left, from
+    /// the front of `rest`. Segments begin and end with whole FPDUs.
+    #[inline]
+    pub(crate) fn cut(&self, rest: &mut Whole, segment: u32) -> Whole {
+        let (mut end, mut len) = (rest.first, 0);
+        while len < segment
+            && end != rest.end
+            && let Some(q) = self.fpdus.get(end)
+        {
+            len += q.fpdu.len();
+            end = end.wrapping_add(1);
+        }
+        let cut = Whole { end, len, ..*rest };
+        // An FPDU that the queue does not have would have no end.
+        rest.len = if end == rest.first { 0 } else { rest.len.saturating_sub(len) };
+        (rest.first, rest.pos) = (end, rest.pos + u64::from(len));
+        cut
+    }
+
+    /// Returns the FPDUs of `len` bytes from index `first` on, at most `most`: each is a segment,
+    /// since none has room for another FPDU.
+    #[inline]
+    fn fpdus_alike(&self, first: u32, len: u32, most: u32) -> Whole {
+        let (mut n, mut fillable) = (0, true);
+        while n < most
+            && let Some(q) = self.fpdus.get(first.wrapping_add(n))
+            && q.fpdu.len() == len
+        {
+            fillable &= q.fpdu.is_fillable();
+            n += 1;
+        }
+        Whole { first, end: first.wrapping_add(n), len: n * len, fillable, ..Whole::default() }
+    }
+
+    /// Returns the FPDUs of the segments of `len` bytes from `from` on, at most `most` segments.
+    fn groups_alike(&self, from: StreamPos, len: u32, max: u32, most: u32) -> Whole {
+        let first = self.last.get().end;
+        let mut all = Whole { first, end: first, fillable: true, ..Whole::default() };
+        for _ in 0..most {
+            let found = self.whole_from(from + u64::from(all.len), max);
+            if found.len != len {
+                break;
+            }
+            all.end = found.end;
+            all.len += len;
+            all.fillable &= found.fillable;
+        }
+        all
+    }
+
     /// Returns the FPDU if `found` is a single one without markers.
     #[inline]
     pub(crate) fn single(&self, found: Whole) -> Option<&Fpdu> {
@@ -245,7 +307,7 @@ impl FpduQueue {
         for q in self.fpdus.run_mut(found.first, found.end).into_iter().flatten() {
             let Some(room) = dst.get_mut(at..) else { break };
             digested += u64::from(q.fpdu.open_len());
-            let known = q.fpdu.fill(mem, room);
+            let known = q.fpdu.fill(mem, room, want_sum);
             let end = at + q.fpdu.len() as usize;
             // `fill` returns no sum for short FPDUs, which are summed together in one pass. The
             // length of an FPDU is a multiple of 4 bytes, so the partial sums just add up.
@@ -262,6 +324,12 @@ impl FpduQueue {
             sum = sum.plus(sum_of(dst, summed, at));
         }
         (sum, digested)
+    }
+
+    /// Returns the FPDUs of `found`, for the caller to fill in one by one.
+    #[inline(always)]
+    pub(crate) fn each(&mut self, found: Whole) -> impl Iterator<Item = &mut Fpdu> {
+        self.fpdus.run_mut(found.first, found.end).into_iter().flatten().map(|q| &mut q.fpdu)
     }
 
     /// Seals the open FPDUs in `[from, from + len)`, so that TCP can send them by reference.
@@ -369,6 +437,23 @@ impl SendQueue for FpduQueue {
         // `from` is inside an FPDU: send only its rest, so that the next segment starts with a
         // header.
         self.fpdus.get(whole.first).map_or(0, |q| clamp(q.end().since(from)).min(max))
+    }
+
+    #[inline]
+    fn segments_alike(&self, from: StreamPos, len: u32, max: u32, most: u32) -> u32 {
+        let last = self.last.get();
+        let follows = last.len == len && last.pos + u64::from(len) == from;
+        if !follows || from < self.startup_end {
+            return 0;
+        }
+        let alike = if last.end == last.first.wrapping_add(1) && max - len < MIN_FPDU {
+            self.fpdus_alike(last.end, len, most)
+        } else {
+            self.groups_alike(from, len, max, most)
+        };
+        let (end, fillable) = (alike.end, last.fillable && alike.fillable);
+        self.last.set(Whole { end, len: len + alike.len, fillable, ..last });
+        alike.len / len
     }
 }
 

@@ -55,91 +55,115 @@ impl<'a, M> Sink<'a, M> {
 }
 
 impl<F: RnicFrame> Rnic<F> {
-    /// Like [`handle_frame_with`](Rnic::handle_frame_with), for an owner that has taken all posted
-    /// receives.
-    #[inline]
+    /// Takes one frame, as [`handle_frames`](Rnic::handle_frames) takes several, for an owner that
+    /// has taken all posted receives. Returns the frame unless the RNIC keeps it.
     pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, frame: F) -> Option<F> {
-        self.take_frame(now, Sink { mem, posted: None }, frame)
+        let mut frames = [Some(frame)];
+        self.take_frames(now, Sink { mem, posted: None }, &mut frames);
+        let [frame] = frames;
+        frame
     }
 
-    /// Takes a frame from the port. The RNIC places the payload of the frame before this function
-    /// returns, unless the payload has to wait; then the RNIC keeps the frame. Otherwise this
-    /// function returns the frame, so that the caller can free many at once.
+    /// Takes frames from the port. The RNIC places the payload of the frames before this function
+    /// returns, unless it has to wait; then the RNIC takes the frame out of `frames` and keeps it.
+    /// The others stay there, so that the caller can free many at once.
     ///
     /// A message that finds its queue pair without a receive asks `posted` for the receives that
     /// the owner has not taken, by the [index](ConnId::index) of the connection. So a peer may use
     /// a receive as soon as the application has posted it, however many receives the owner takes
     /// per turn.
     #[inline]
-    pub fn handle_frame_with<M: Memory>(
+    pub fn handle_frames<M: Memory>(
         &mut self,
         now: Instant,
         mem: &M,
         posted: &Untaken<'_, QpContext>,
-        frame: F,
-    ) -> Option<F> {
-        self.take_frame(now, Sink { mem, posted: Some(posted) }, frame)
+        frames: &mut [Option<F>],
+    ) {
+        self.take_frames(now, Sink { mem, posted: Some(posted) }, frames);
     }
 
     #[inline(always)]
-    fn take_frame<M: Memory>(
+    fn take_frames<M: Memory>(
         &mut self,
         now: Instant,
         sink: Sink<'_, M>,
-        mut frame: F,
-    ) -> Option<F> {
-        let left = match self.stack.handle_frame(now, &mut frame) {
-            FrameOutcome::Done => Some(frame),
-            FrameOutcome::Conn { conn, acked, payload } => {
-                self.handle_segment(now, sink, (conn, acked, payload), frame)
+        mut frames: &mut [Option<F>],
+    ) {
+        while !frames.is_empty() {
+            let run = self.stack.handle_frames(now, frames);
+            let Some((taken, later)) = frames.split_at_mut_checked(run.frames as usize) else {
+                return;
+            };
+            frames = later;
+            if let FrameOutcome::Conn { conn, acked, payload } = run.outcome {
+                self.handle_segments(now, sink, (conn, acked, payload), run.last, taken);
             }
-        };
-        self.pump_stack_events();
-        left
+            self.pump_stack_events();
+        }
     }
 
-    /// Handles the content of a segment: an acknowledgment, bytes, or room to send. This function
-    /// looks up the connection only once in the usual case without loss.
+    /// Handles the content of a segment, or of a run of them: an acknowledgment, bytes, or room to
+    /// send. `payload` is that of the first; the last has `last` bytes. This function looks up the
+    /// connection only once in the usual case without loss.
     #[inline]
-    fn handle_segment<M: Memory>(
+    fn handle_segments<M: Memory>(
         &mut self,
         now: Instant,
         sink: Sink<'_, M>,
         (conn, acked, payload): (ConnId, Option<StreamPos>, Option<FramePayload>),
-        frame: F,
-    ) -> Option<F> {
-        let Some((tcp, state)) = self.stack.get_mut(conn) else { return Some(frame) };
+        last: u32,
+        frames: &mut [Option<F>],
+    ) {
+        let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
         if let Some(upto) = acked {
             state.queue.release(&mut self.shared.kept, upto);
         }
         let Mode::Fpdu(qp) = &mut state.mode else {
-            return match payload {
-                Some(p) => self.take_apart(now, sink, conn, p, frame),
-                None => Some(frame),
-            };
+            if let Some(p) = payload {
+                self.take_apart(now, sink, conn, p, last, frames);
+            }
+            return;
         };
         if let Some(upto) = acked {
             qp.handle_acked(upto);
         }
-        if let Some(p) = payload {
+        if let Some(mut p) = payload {
             if !p.in_order || !state.held.is_empty() {
-                let left = self.take_apart(now, sink, conn, p, frame);
-                self.drain_qp(conn);
-                return left;
+                self.take_apart(now, sink, conn, p, last, frames);
+                return self.drain_qp(conn);
             }
-            let len = p.len as usize;
-            self.shared.counters.rx_payload_bytes += u64::from(p.len);
-            state.rx_next = p.pos + u64::from(p.len);
             let env = sink.env(conn, &self.shared.mrs);
-            let crc = frame.payload_crc(p.frame_off, len);
-            let used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
-            self.wants_crc = qp.wants_crc();
-            if used < len {
-                self.hold_end(now, conn, p, used, frame);
-                return None;
+            let (start, longest) = (p.pos, p.len);
+            let n = frames.len();
+            for (at, slot) in frames.iter_mut().enumerate() {
+                if at + 1 == n {
+                    p.len = last;
+                }
+                let Some(frame) = slot else { continue };
+                let len = p.len as usize;
+                let crc = frame.payload_crc(p.frame_off, len);
+                let used = qp.handle_digested(&env, &Skip::new(&*frame, p.frame_off, len), crc);
+                if used < len {
+                    tcp.accept_segments(now, start, bytes(p.pos.since(start)), longest);
+                    self.wants_crc = qp.wants_crc();
+                    return self.hold_run(
+                        now,
+                        sink,
+                        (conn, start),
+                        (p, last),
+                        used,
+                        &mut frames[at..],
+                    );
+                }
+                p.pos += u64::from(p.len);
             }
-            tcp.accept_payload(now, p.pos, p.len);
-            self.shared.counters.rx_direct += 1;
+            let len = bytes(p.pos.since(start));
+            self.shared.counters.rx_payload_bytes += u64::from(len);
+            self.shared.counters.rx_direct += n as u64;
+            state.rx_next = p.pos;
+            self.wants_crc = qp.wants_crc();
+            tcp.accept_segments(now, start, len, longest);
         }
         // The same work as in `drain`, inlined because every segment needs it.
         if qp.has_transmit() {
@@ -150,7 +174,57 @@ impl<F: RnicFrame> Rnic<F> {
         if close {
             self.stack.close(conn);
         }
-        Some(frame)
+    }
+
+    /// Continues with a run whose first frame here, with payload `p`, does not end with an FPDU:
+    /// `used` bytes of it did make whole FPDUs, as did the stream from `start` to it. The frames
+    /// after it wait behind its end.
+    #[inline(never)]
+    fn hold_run<M: Memory>(
+        &mut self,
+        now: Instant,
+        sink: Sink<'_, M>,
+        (conn, start): (ConnId, StreamPos),
+        (p, last): (FramePayload, u32),
+        used: usize,
+        frames: &mut [Option<F>],
+    ) {
+        let Some((frame, later)) = frames.split_first_mut() else { return };
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        let end = p.pos + u64::from(p.len);
+        self.shared.counters.rx_payload_bytes += end.since(start);
+        state.rx_next = end;
+        if let Some(frame) = frame.take() {
+            self.hold_end(now, conn, p, used, frame);
+        }
+        if !later.is_empty() {
+            self.take_apart(now, sink, conn, FramePayload { pos: end, ..p }, last, later);
+            self.drain_qp(conn);
+        }
+    }
+
+    /// Handles the payloads of a run, or of a single frame, one by one, each as
+    /// [`take_one_apart`](Self::take_one_apart) does.
+    #[inline(never)]
+    fn take_apart<M: Memory>(
+        &mut self,
+        now: Instant,
+        sink: Sink<'_, M>,
+        conn: ConnId,
+        mut p: FramePayload,
+        last: u32,
+        frames: &mut [Option<F>],
+    ) {
+        let n = frames.len();
+        for (at, slot) in frames.iter_mut().enumerate() {
+            if at + 1 == n {
+                p.len = last;
+            }
+            if let Some(frame) = slot.take() {
+                *slot = self.take_one_apart(now, sink, conn, p, frame);
+            }
+            p.pos += u64::from(p.len);
+        }
     }
 
     /// Keeps the end of a segment in order that does not make a whole FPDU; `used` bytes before it
@@ -172,8 +246,7 @@ impl<F: RnicFrame> Rnic<F> {
 
     /// Takes bytes that came out of order, or that follow bytes that wait, or that came before or
     /// after FPDU mode.
-    #[inline(never)]
-    fn take_apart<M: Memory>(
+    fn take_one_apart<M: Memory>(
         &mut self,
         now: Instant,
         sink: Sink<'_, M>,
@@ -327,6 +400,11 @@ impl<F: RnicFrame> Rnic<F> {
             self.tell_startup(conn);
         }
     }
+}
+
+/// Returns a number of bytes of a run, which is no longer than a window.
+fn bytes(n: u64) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 impl<F: RnicFrame> ConnState<F> {

@@ -1,38 +1,46 @@
 //! The path from work requests to frames.
 
 use heddle_base::{Instant, StreamPos};
+use heddle_engine::{Offload, TxSink};
 use heddle_iwarp::{QpEnv, mpa, qp::Piece};
 use heddle_mr::Memory;
-use heddle_tcp::{SendQueue, TcpChecksum, TxBody};
+use heddle_tcp::{SendQueue, TcpChecksum, Train, TxBody, TxFrame};
 use heddle_types::ConnId;
 
 use crate::conn::{Mode, NO_PARTNER};
+use crate::counters::RnicCounters;
 use crate::frame::RnicFrame;
+use crate::queue::{FpduQueue, Whole};
 use crate::rnic::Rnic;
-use heddle_engine::{Offload, TxSink};
 
 /// FPDUs that a connection makes before the next connection has its turn.
 const TURN: u64 = 32;
 
 impl<F: RnicFrame> Rnic<F> {
-    /// Builds the next frame in `sink`; returns false if there is no frame, or `sink` has no room
-    /// for it.
+    /// Builds the next frame in `sink`, or several alike of one connection, as far as `sink` has
+    /// room. Returns the number of segments on the wire: 0 if there is nothing to send, or `sink`
+    /// has no room.
     pub fn poll_transmit<M: Memory, S: TxSink>(
         &mut self,
         now: Instant,
         mem: &M,
         sink: &mut S,
-    ) -> bool {
-        if !sink.has_room() {
-            return false;
+    ) -> u32 {
+        let room = sink.room();
+        if room == 0 {
+            return 0;
         }
+        let cuts = sink.cuts();
+        let by_port = cuts > 1;
+        let train = Train { segments: if by_port { cuts } else { room }, by_port };
         loop {
-            if self.stack.poll_transmit_into(now, &mut self.frame) {
+            let segments = self.stack.poll_transmit_into(now, train, &mut self.frame);
+            if segments > 0 {
                 self.emit(mem, sink);
-                return true;
+                return segments;
             }
             if self.shared.ready.is_empty() || !self.make_fpdus(mem) {
-                return false;
+                return 0;
             }
         }
     }
@@ -73,6 +81,23 @@ impl<F: RnicFrame> Rnic<F> {
                 room = room.saturating_sub(u64::from(len));
                 bytes += u64::from(len);
                 made += 1;
+                if len < u32::from(mulpdu) || made >= TURN {
+                    continue;
+                }
+                // A full segment: those after it may be alike.
+                let Some(mut next) = qp.segments_alike(&env, mulpdu) else { continue };
+                while made < TURN && room > 0 {
+                    let len = state.queue.push_fpdu(&mut self.shared.kept, |_, fpdu| {
+                        qp.next_alike(&env, &mut next, fpdu)
+                    });
+                    if len == 0 {
+                        break;
+                    }
+                    end += u64::from(len);
+                    room = room.saturating_sub(u64::from(len));
+                    bytes += u64::from(len);
+                    made += 1;
+                }
             }
             self.shared.counters.tx_fpdus += made;
             self.shared.counters.tx_fpdu_bytes += bytes;
@@ -104,14 +129,7 @@ impl<F: RnicFrame> Rnic<F> {
 
     #[inline(always)]
     fn emit<M: Memory, S: TxSink>(&mut self, mem: &M, sink: &mut S) {
-        let frame = &mut self.frame;
-        let offload = Offload {
-            ip: frame.ip_checksum_offload,
-            tcp: frame.tcp_checksum == TcpChecksum::Offloaded,
-            l2_len: frame.l2_len,
-            l3_len: frame.l3_len,
-            l4_len: frame.l4_len,
-        };
+        let frame = &self.frame;
         match &frame.body {
             TxBody::None => {
                 sink.begin(frame.header.len());
@@ -122,53 +140,129 @@ impl<F: RnicFrame> Rnic<F> {
                 sink.bytes(&frame.header);
                 sink.bytes(bytes);
             }
-            TxBody::Stream { conn, pos, len, retransmit } => {
-                let (conn, pos, len, again) = (*conn, *pos, *len, *retransmit);
-                self.shared.counters.tx_segments += 1;
-                self.shared.counters.tx_retransmits += u64::from(again);
-                self.emit_stream(mem, (conn, pos, len), again, sink);
+            &TxBody::Stream { conn, pos, len, segment, retransmit } => {
+                return self.emit_stream(mem, conn, Text { pos, len, segment, retransmit }, sink);
             }
         }
-        sink.end(offload);
+        sink.end(offload(frame, 0));
     }
 
     #[inline(always)]
     fn emit_stream<M: Memory, S: TxSink>(
         &mut self,
         mem: &M,
-        (conn, pos, len): (ConnId, StreamPos, u32),
-        retransmit: bool,
+        conn: ConnId,
+        text: Text,
         sink: &mut S,
     ) {
-        let frame = &mut self.frame;
-        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        let Rnic { frame, stack, shared, .. } = self;
+        let Some((_, state)) = stack.get_mut(conn) else { return };
+        let mut segments =
+            Segments { mem, frame, queue: &mut state.queue, counters: &mut shared.counters };
+        if text.len == text.segment {
+            let found =
+                if text.retransmit { None } else { segments.queue.whole(text.pos, text.len) };
+            segments.emit(text, found, sink);
+        } else if sink.cuts() > 1 {
+            segments.emit_train(text, sink);
+        } else {
+            segments.emit_apart(text, sink);
+        }
+    }
+}
+
+/// The payload of a frame in its connection's stream.
+#[derive(Clone, Copy)]
+struct Text {
+    pos: StreamPos,
+    len: u32,
+    /// Bytes of each segment; the last may have fewer.
+    segment: u32,
+    retransmit: bool,
+}
+
+/// Returns what is left for the port to do for `frame`, which it cuts into segments of `segment`
+/// bytes unless that is 0.
+#[inline(always)]
+fn offload(frame: &TxFrame, segment: u16) -> Offload {
+    Offload {
+        ip: frame.ip_checksum_offload,
+        tcp: frame.tcp_checksum == TcpChecksum::Offloaded,
+        l2_len: frame.l2_len,
+        l3_len: frame.l3_len,
+        l4_len: frame.l4_len,
+        segment,
+    }
+}
+
+/// Builds the segments of one connection.
+struct Segments<'a, M> {
+    mem: &'a M,
+    frame: &'a mut TxFrame,
+    queue: &'a mut FpduQueue,
+    counters: &'a mut RnicCounters,
+}
+
+impl<M: Memory> Segments<'_, M> {
+    /// Builds a frame of each segment of a train.
+    #[inline(always)]
+    fn emit_apart<S: TxSink>(&mut self, mut text: Text, sink: &mut S) {
+        let end = text.pos + u64::from(text.len);
+        let mut rest = self.queue.whole(text.pos, text.len);
+        text.len = text.segment;
+        loop {
+            let found = rest.as_mut().map(|rest| self.queue.cut(rest, text.segment));
+            self.emit(text, found, sink);
+            text.pos += u64::from(text.segment);
+            if text.pos >= end {
+                return;
+            }
+            self.frame.next_segment();
+        }
+    }
+
+    /// Builds a frame of one segment, which consists of the FPDUs in `found` if it is new and holds
+    /// whole FPDUs.
+    #[inline(always)]
+    fn emit<S: TxSink>(&mut self, text: Text, found: Option<Whole>, sink: &mut S) {
+        let Text { len, retransmit, .. } = text;
+        let Segments { mem, frame, queue, counters } = self;
+        counters.tx_segments += 1;
+        counters.tx_retransmits += u64::from(retransmit);
         let needs_sum = frame.tcp_checksum == TcpChecksum::NeedsPayloadSum;
         let header = frame.header.len();
         sink.begin(header + len as usize);
-        if !retransmit
-            && let Some(found) = state.queue.whole(pos, len)
+        if let Some(found) = found
             && found.fillable
             && let Some((head, body)) =
                 sink.whole(header + len as usize).and_then(|f| f.split_at_mut_checked(header))
         {
-            let (sum, digested) = state.queue.fill(mem, found, body, needs_sum);
-            self.shared.counters.tx_digested_bytes += digested;
+            let (sum, digested) = queue.fill(*mem, found, body, needs_sum);
+            counters.tx_digested_bytes += digested;
             if needs_sum {
                 frame.finish_tcp_checksum(sum);
             }
             head.copy_from_slice(&frame.header);
-            return;
+        } else {
+            self.emit_pieces(text, found, sink);
         }
-        self.shared.counters.tx_digested_apart += u64::from(state.queue.seal(mem, pos, len));
-        if !retransmit
-            && let Some(fpdu) = state.queue.whole(pos, len).and_then(|f| state.queue.single(f))
-        {
+        sink.end(offload(self.frame, 0));
+    }
+
+    /// Appends headers and payload to the frame, payload by reference where that is possible.
+    #[inline]
+    fn emit_pieces<S: TxSink>(&mut self, text: Text, found: Option<Whole>, sink: &mut S) {
+        let Text { pos, len, retransmit, .. } = text;
+        let Segments { mem, frame, queue, counters } = self;
+        let needs_sum = frame.tcp_checksum == TcpChecksum::NeedsPayloadSum;
+        counters.tx_digested_apart += u64::from(queue.seal(*mem, pos, len));
+        if let Some(fpdu) = found.and_then(|f| queue.single(f)) {
             if needs_sum {
-                frame.finish_tcp_checksum(fpdu.sum(mem));
+                frame.finish_tcp_checksum(fpdu.sum(*mem));
             }
             match fpdu.payload() {
                 Some(payload) => {
-                    self.shared.counters.tx_referenced_bytes += u64::from(payload.len());
+                    counters.tx_referenced_bytes += u64::from(payload.len());
                     sink.message(&frame.header, fpdu.head(), payload, fpdu.tail());
                 }
                 None => {
@@ -179,17 +273,66 @@ impl<F: RnicFrame> Rnic<F> {
             return;
         }
         if needs_sum {
-            frame.finish_tcp_checksum(state.queue.sum(mem, pos, len, retransmit));
+            frame.finish_tcp_checksum(queue.sum(*mem, pos, len, retransmit));
         }
         sink.bytes(&frame.header);
         let mut referenced = 0;
-        state.queue.pieces(pos, len, |p| match p {
+        queue.pieces(pos, len, |p| match p {
             Piece::Bytes(b) => sink.bytes(b),
             Piece::Memory(r) => {
                 referenced += u64::from(r.len());
                 sink.memory(r);
             }
         });
-        self.shared.counters.tx_referenced_bytes += referenced;
+        counters.tx_referenced_bytes += referenced;
+    }
+
+    /// Builds one frame of a train, which the port cuts into segments. Each segment lies in a
+    /// buffer of its own if its payload is copied, as a segment that is a frame does.
+    #[inline(never)]
+    fn emit_train<S: TxSink>(&mut self, text: Text, sink: &mut S) {
+        let Text { pos, len, segment, .. } = text;
+        self.counters.tx_trains += 1;
+        self.counters.tx_segments += u64::from(len.div_ceil(segment));
+        let header = self.frame.header.len();
+        sink.begin_train(header + len as usize, segment);
+        let found = self.queue.whole(pos, len).filter(|f| f.fillable);
+        if !found.is_some_and(|found| self.fill_train(found, segment, sink)) {
+            self.emit_pieces(text, None, sink);
+        }
+        let segment = u16::try_from(segment).unwrap_or(u16::MAX);
+        sink.end(offload(self.frame, segment));
+    }
+
+    /// Copies the FPDUs of a train into the frame. Returns false, with nothing in the frame, if the
+    /// sink has no piece for the first segment.
+    #[inline(always)]
+    fn fill_train<S: TxSink>(&mut self, mut rest: Whole, segment: u32, sink: &mut S) -> bool {
+        let Segments { mem, frame, queue, counters } = self;
+        let header = frame.header.len();
+        let found = queue.cut(&mut rest, segment);
+        let Some((head, body)) =
+            sink.whole(header + segment as usize).and_then(|f| f.split_at_mut_checked(header))
+        else {
+            return false;
+        };
+        head.copy_from_slice(&frame.header);
+        counters.tx_digested_bytes += queue.fill(*mem, found, body, false).1;
+        // Without a piece, the sink drops the frame at its end.
+        if rest.count() == rest.len.div_ceil(segment) {
+            // As a rule, a segment is one FPDU.
+            for fpdu in queue.each(rest) {
+                let Some(body) = sink.piece(fpdu.len() as usize) else { break };
+                counters.tx_digested_bytes += u64::from(fpdu.open_len());
+                fpdu.fill(*mem, body, false);
+            }
+            return true;
+        }
+        while !rest.is_empty() {
+            let found = queue.cut(&mut rest, segment);
+            let Some(body) = sink.piece(found.len as usize) else { break };
+            counters.tx_digested_bytes += queue.fill(*mem, found, body, false).1;
+        }
+        true
     }
 }

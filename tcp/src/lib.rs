@@ -39,6 +39,6 @@ pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
     AddrError, Addressing, Cidr, CidrError, DatagramClass, DatagramFault, DatagramFilter,
     FrameOutcome, FramePayload, Hop, IcmpError, MAX_ADDRS, MAX_DATAGRAM, MAX_HEADER_LEN,
-    MAX_ROUTES, PeerLimit, Route, RxChecksum, RxDatagram, RxFrame, Stack, StackConfig,
-    StackCounters, StackEvent, TcpChecksum, TxBody, TxDatagram, TxFrame, check_addrs,
+    MAX_ROUTES, PeerLimit, Route, Run, RxChecksum, RxDatagram, RxFrame, Stack, StackConfig,
+    StackCounters, StackEvent, TcpChecksum, Train, TxBody, TxDatagram, TxFrame, check_addrs,
 };

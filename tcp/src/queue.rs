@@ -15,6 +15,17 @@ pub trait SendQueue {
     /// one record fits, the segment carries `max` bytes of the first record. The result is never 0
     /// while `from < end` and `max > 0`.
     fn segment_len(&self, from: StreamPos, max: u32) -> u32;
+
+    /// Returns how many segments of exactly `len` bytes follow each other from `from` on: the
+    /// number of times in a row that [`segment_len`](SendQueue::segment_len) returns `len`, at most
+    /// `most`. The segment before `from` has `len` bytes too, and the queue was asked for it last.
+    fn segments_alike(&self, from: StreamPos, len: u32, max: u32, most: u32) -> u32 {
+        let alike = |n: &u32| {
+            let at = from + u64::from(*n) * u64::from(len);
+            at < self.end() && self.segment_len(at, max) == len
+        };
+        (0..most).take_while(alike).count().try_into().unwrap_or(most)
+    }
 }
 
 /// A [`SendQueue`] of plain bytes without records: the MPA start-up, and tests.

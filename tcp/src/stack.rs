@@ -68,7 +68,8 @@ pub use config::{PeerLimit, StackConfig};
 pub use counters::StackCounters;
 pub use event::{IcmpError, StackEvent};
 pub use frame::{
-    FrameOutcome, FramePayload, MAX_HEADER_LEN, RxChecksum, RxFrame, TcpChecksum, TxBody, TxFrame,
+    FrameOutcome, FramePayload, MAX_HEADER_LEN, Run, RxChecksum, RxFrame, TcpChecksum, Train,
+    TxBody, TxFrame,
 };
 pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 
@@ -146,7 +147,6 @@ pub struct Stack<S> {
     /// Segments that the first connection of `ready` has sent in this turn.
     turn: u32,
     /// The segment sent last.
-    last: output::Last,
     /// Connections with events.
     eventful: IndexQueue,
     /// Half-open connections of all listeners, the oldest first.
@@ -198,7 +198,6 @@ impl<S: SendQueue + Default> Stack<S> {
             last_flow: NONE,
             ready: IndexQueue::with_capacity(cfg.max_conns),
             turn: 0,
-            last: output::Last::default(),
             eventful: IndexQueue::with_capacity(cfg.max_conns),
             half_open: List::default(),
             time_wait: List::default(),

@@ -61,7 +61,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
         }
         // Drop the work that the panic interrupted: a frame that was being sent may be incomplete.
         self.frames.clear();
-        self.done.clear();
+        self.received.clear();
         self.tx.clear();
         if self.end_queue_pairs() {
             let _ = guarded(|| self.reset_peers());

@@ -146,11 +146,12 @@ pub fn share(
         let (sender, receiver) = ring::ring(RING);
         let owner = worker % with;
         let multi_segs = txs[owner].supports_multi_segs();
+        let cuts = txs[owner].cuts();
         let served = txs.remove(owner).serve(receiver);
         txs.insert(owner, served);
         let counters = SteerCounters::default();
         let ring = sender.waking(waker(owner));
-        txs.push(TxEnd::Relay(Box::new(Relay { ring, multi_segs, counters })));
+        txs.push(TxEnd::Relay(Box::new(Relay { ring, multi_segs, cuts, counters })));
     }
     let ends = |((rx, tx), spread)| Ends { rx: RxEnd::Steered(Box::new(rx)), tx, spread };
     Ok(rxs.into_iter().zip(txs).zip(spreads).map(ends).collect())

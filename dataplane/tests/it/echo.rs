@@ -217,6 +217,45 @@ impl Echo {
     }
 }
 
+impl Echo {
+    fn handle_frame<M: Registered>(
+        &mut self,
+        mem: &M,
+        posted: &Untaken<'_, EchoQp>,
+        frame: RxMbuf,
+    ) -> Option<RxMbuf> {
+        let mut h = [0; HEADER];
+        if frame.copy_at(0, &mut h) < HEADER || h[12..14] != TYPE {
+            return Some(frame);
+        }
+        let (conn, number) = (h[15], u16::from_be_bytes([h[16], h[17]]));
+        let mut payload = vec![0; usize::from(u16::from_be_bytes([h[18], h[19]]))];
+        let Some(Some(qp)) = self.qps.get_mut(usize::from(conn)) else { return Some(frame) };
+        let sent = qp.done.sq as u16;
+        match h[14] {
+            1 if frame.copy_at(HEADER, &mut payload) == payload.len() => {
+                let message = (number, &payload[..]);
+                if let Some(kind) = Echo::message(&self.mrs, qp, mem, posted, message) {
+                    self.sums.messages += u64::from(kind == Kind::Echo);
+                    self.answers.push_back((kind, conn, number));
+                }
+            }
+            2 if number == sent && qp.in_flight => {
+                let len = qp.sends.front().map_or(0, |s| s.sges.iter().map(|s| s.len).sum());
+                qp.complete(Queue::Sq, CqeStatus::Success, len);
+                qp.due = None;
+            }
+            3 if number == sent && qp.sends.front().is_some_and(|s| s.tries == TRIES) => {
+                qp.due = None;
+                qp.fail(CqeStatus::RnrRetryExceeded);
+                self.events.push_back((Change::Closed(qp.conn), Report::Closed(qp.conn)));
+            }
+            _ => {}
+        }
+        Some(frame)
+    }
+}
+
 impl Engine for Echo {
     /// The most connections.
     type Config = u8;
@@ -279,43 +318,17 @@ impl Engine for Echo {
         false
     }
 
-    fn handle_frame<M: Registered>(
+    fn handle_frames<M: Registered>(
         &mut self,
         now: Instant,
         mem: &M,
         posted: &Untaken<'_, EchoQp>,
-        frame: RxMbuf,
-    ) -> Option<RxMbuf> {
+        frames: &mut [Option<RxMbuf>],
+    ) {
         self.now = now;
-        let mut h = [0; HEADER];
-        if frame.copy_at(0, &mut h) < HEADER || h[12..14] != TYPE {
-            return Some(frame);
+        for frame in frames.iter_mut() {
+            *frame = frame.take().and_then(|f| self.handle_frame(mem, posted, f));
         }
-        let (conn, number) = (h[15], u16::from_be_bytes([h[16], h[17]]));
-        let mut payload = vec![0; usize::from(u16::from_be_bytes([h[18], h[19]]))];
-        let Some(Some(qp)) = self.qps.get_mut(usize::from(conn)) else { return Some(frame) };
-        let sent = qp.done.sq as u16;
-        match h[14] {
-            1 if frame.copy_at(HEADER, &mut payload) == payload.len() => {
-                let message = (number, &payload[..]);
-                if let Some(kind) = Echo::message(&self.mrs, qp, mem, posted, message) {
-                    self.sums.messages += u64::from(kind == Kind::Echo);
-                    self.answers.push_back((kind, conn, number));
-                }
-            }
-            2 if number == sent && qp.in_flight => {
-                let len = qp.sends.front().map_or(0, |s| s.sges.iter().map(|s| s.len).sum());
-                qp.complete(Queue::Sq, CqeStatus::Success, len);
-                qp.due = None;
-            }
-            3 if number == sent && qp.sends.front().is_some_and(|s| s.tries == TRIES) => {
-                qp.due = None;
-                qp.fail(CqeStatus::RnrRetryExceeded);
-                self.events.push_back((Change::Closed(qp.conn), Report::Closed(qp.conn)));
-            }
-            _ => {}
-        }
-        Some(frame)
     }
 
     fn has_handed(&self) -> bool {
@@ -329,22 +342,22 @@ impl Engine for Echo {
         now: Instant,
         _: &M,
         sink: &mut S,
-    ) -> bool {
-        if !sink.has_room() {
-            return false;
+    ) -> u32 {
+        if sink.room() == 0 {
+            return 0;
         }
         if let Some((kind, conn, number)) = self.answers.pop_front() {
             sink.begin(HEADER);
             sink.bytes(&Echo::header(kind, conn, number, 0));
             sink.end(Offload::default());
-            return true;
+            return 1;
         }
         let ready = |qp: &&mut EchoQp| !qp.in_flight && !qp.sends.is_empty();
-        let Some(qp) = self.qps.iter_mut().flatten().find(ready) else { return false };
+        let Some(qp) = self.qps.iter_mut().flatten().find(ready) else { return 0 };
         qp.in_flight = true;
         qp.due = Some(now + WAIT);
         let (number, conn) = (qp.done.sq as u16, qp.conn.index() as u8);
-        let Some(send) = qp.sends.front_mut() else { return false };
+        let Some(send) = qp.sends.front_mut() else { return 0 };
         send.tries += 1;
         let QpInfo { qpn, pd } = qp.qp;
         let mrs = &self.mrs;
@@ -355,7 +368,7 @@ impl Engine for Echo {
         sink.bytes(&Echo::header(Kind::Message, conn, number, len));
         ranges.into_iter().for_each(|r| sink.memory(r));
         sink.end(Offload::default());
-        true
+        1
     }
 
     fn post_with<R>(

@@ -131,19 +131,20 @@ impl Fpdu {
         } else if self.is_open() {
             let crc = mem.crc(0, &self.head[..usize::from(self.head_len)]);
             let (crc, sum) = mem.digest(self.payload, crc);
-            self.close(mem, Some(crc), sum);
+            self.close(mem, Some(crc), Some(sum));
             self.form = Form::Sealed;
         }
     }
 
     /// Writes a [fillable](Fpdu::is_fillable) FPDU to the start of `dst`, and meaningless data to a
     /// few bytes after it if `dst` is longer; `dst` has at least the FPDU's [length](Fpdu::len).
-    /// Returns the checksum, or `None` if the caller still has to compute it of the written bytes.
+    /// Returns the checksum, or `None` if the caller still has to compute it of the written bytes,
+    /// as it may have to without `want_sum`.
     ///
     /// A call seals an open FPDU: it loads each byte of the payload once, and writes and digests
     /// the loaded value.
     #[inline]
-    pub fn fill<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) -> Option<Sum> {
+    pub fn fill<M: Memory>(&mut self, mem: &M, dst: &mut [u8], want_sum: bool) -> Option<Sum> {
         if self.has_markers() {
             return self.fill_marked(mem, dst);
         }
@@ -155,7 +156,7 @@ impl Fpdu {
                 None => dst.get_mut(..len)?.copy_from_slice(&self.head[..len]),
             },
             Form::Owned => dst.get_mut(..len)?.copy_from_slice(&self.owned[..len]),
-            Form::Open => self.seal_into(mem, dst.get_mut(..len)?),
+            Form::Open => self.seal_into(mem, dst.get_mut(..len)?, want_sum),
             Form::Sealed => {
                 self.copy_to(mem, 0, dst.get_mut(..len)?);
                 return None;
@@ -165,7 +166,7 @@ impl Fpdu {
     }
 
     #[inline(always)]
-    fn seal_into<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) {
+    fn seal_into<M: Memory>(&mut self, mem: &M, dst: &mut [u8], want_sum: bool) {
         let (head_len, end) = (usize::from(self.head_len), self.unpadded());
         // Copy whole words: the payload then overwrites the surplus.
         match dst.first_chunk_mut::<BARE>() {
@@ -174,8 +175,13 @@ impl Fpdu {
         }
         let crc = mem.crc(0, &self.head[..head_len]);
         let Some((rest, tail)) = dst.split_at_mut_checked(end) else { return };
-        let (crc, sum) = mem.copy_digest(self.payload, crc, &mut rest[head_len..]);
-        self.close(mem, Some(crc), sum);
+        if want_sum {
+            let (crc, sum) = mem.copy_digest(self.payload, crc, &mut rest[head_len..]);
+            self.close(mem, Some(crc), Some(sum));
+        } else {
+            let crc = mem.copy_crc(self.payload, crc, &mut rest[head_len..]);
+            self.close(mem, Some(crc), None);
+        }
         self.form = Form::Sealed;
         let n = tail.len().min(TAIL);
         tail[..n].copy_from_slice(&self.tail[..n]);
@@ -256,9 +262,9 @@ impl Fpdu {
     }
 
     /// Ends an FPDU whose payload is in registered memory. `crc`, if the FPDU is to have one, is
-    /// that of head and payload, `sum` that of the payload.
+    /// that of head and payload, `sum`, if known, that of the payload.
     #[inline(always)]
-    fn close<M: Memory>(&mut self, mem: &M, crc: Option<u32>, sum: Sum) {
+    fn close<M: Memory>(&mut self, mem: &M, crc: Option<u32>, sum: Option<Sum>) {
         let pad = pad(self.unpadded());
         let crc = match crc {
             Some(crc) if pad > 0 => mem.crc(crc, &[0; 3][..pad]),
@@ -269,7 +275,7 @@ impl Fpdu {
         // once, the sum would have to wait for the stores.
         let tail = (u64::from(crc) << (8 * pad)).to_le_bytes();
         self.tail = tail;
-        self.sum = Some(self.join(sum, &tail));
+        self.sum = sum.map(|sum| self.join(sum, &tail));
     }
 
     /// Returns the checksum of bare head, payload and tail.

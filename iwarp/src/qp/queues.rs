@@ -392,6 +392,11 @@ impl Sq {
         (len, piece)
     }
 
+    /// Returns the SGE of a request that has one and whose data are not inline.
+    pub(super) fn single_sge(&self, wqe: &Wqe) -> Option<Sge> {
+        (wqe.sges == 1 && !wqe.inline).then(|| *self.sges.at(wqe.first))
+    }
+
     /// Returns the part of the piece that holds byte `off` of a request, at most `max` long.
     #[inline]
     fn piece(&self, wqe: &Wqe, off: u32, max: u32) -> Option<Sge> {

@@ -1,5 +1,6 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
+use super::alike::LEAST;
 #[cfg(doc)]
 use super::config::QpConfig;
 use super::stream::{OnePiece, Stream};
@@ -11,7 +12,7 @@ use crate::fault::Fault;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, CopiedHeader, Opcode};
-use heddle_base::{Chunks, StreamPos};
+use heddle_base::{Chunks, Skip, StreamPos};
 use heddle_mr::Memory;
 use heddle_types::Stag;
 
@@ -91,7 +92,8 @@ impl QpContext {
         } else {
             match OnePiece::of(stream) {
                 Some(stream) => self.handle_fpdus(env, &stream, crc),
-                None => self.handle_fpdus(env, &stream, crc),
+                None if crc.is_some() => self.handle_fpdus(env, &stream, crc),
+                None => self.handle_pieces(env, stream),
             }
         };
         self.rx_pos += used as u64;
@@ -118,6 +120,41 @@ impl QpContext {
     #[inline]
     pub const fn wants_crc(&self) -> bool {
         self.crc && self.rx_one_fpdu
+    }
+
+    /// Handles FPDUs that lie in several pieces: the segments of a train that no port has cut, each
+    /// in a buffer of its own, or buffers that a device has filled one after another. This function
+    /// walks the pieces once, and takes an FPDU that lies in one piece from there.
+    #[inline(never)]
+    fn handle_pieces<M: Memory, C: Chunks + ?Sized>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &C,
+    ) -> usize {
+        // Bytes of FPDUs handled, and of pieces seen.
+        let (mut at, mut seen, mut stopped) = (0, 0, false);
+        stream.for_each_chunk(0, stream.len(), |piece| {
+            let start = seen;
+            seen += piece.len();
+            if !stopped && at < start {
+                // An FPDU began in an earlier piece.
+                let Some(length) = stream.read_at(at) else { return };
+                let end = at + fpdu_len(u16::from_be_bytes(length));
+                if end > seen {
+                    return;
+                }
+                at += self.handle_fpdus(env, &Skip::new(stream, at, end - at), None);
+                stopped = at < end;
+            }
+            if !stopped
+                && let Some(bytes) = piece.get(at - start..)
+                && !bytes.is_empty()
+            {
+                at += self.handle_fpdus(env, &OnePiece::bytes(bytes), None);
+                stopped = self.waits_for_receive();
+            }
+        });
+        at
     }
 
     /// Handles FPDUs with markers among them.
@@ -161,6 +198,13 @@ impl QpContext {
                 break;
             }
             alone = at == 0 && stream.is_filled_by(len);
+            if S::PLAIN && u32::from(frame.ulpdu) >= LEAST {
+                let taken = self.take_alike(env, stream, frame, crc.filter(|_| alone));
+                if taken > 0 {
+                    at += taken;
+                    continue;
+                }
+            }
             if let Err(culprit) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone))
                 && !self.handle_again(env, stream, frame, culprit)
             {

@@ -4,11 +4,14 @@
 
 use crate::mpa::markers::Marked;
 use core::marker::PhantomData;
-use heddle_base::Chunks;
+use heddle_base::{Chunks, Skip};
 use heddle_mr::{MemRange, Memory};
 
 /// Bytes of the peer's stream from an FPDU's beginning on. Indices do not count markers.
 pub(super) trait Stream: Chunks {
+    /// The bytes are in one piece and without markers, so that reading a header costs a load.
+    const PLAIN: bool = false;
+
     /// Returns the CRC-32C of the bytes that the CRC field of the FPDU at `at` covers: `body` bytes
     /// of the FPDU and the markers among them.
     fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32;
@@ -104,6 +107,14 @@ impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
     }
 }
 
+impl<'a> OnePiece<'a, [u8]> {
+    /// Returns one piece of a stream.
+    #[inline]
+    pub(super) fn bytes(bytes: &'a [u8]) -> OnePiece<'a, [u8]> {
+        OnePiece { bytes, of: PhantomData }
+    }
+}
+
 impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
     #[inline]
     fn len(&self) -> usize {
@@ -127,6 +138,15 @@ impl<C: Chunks + ?Sized> Chunks for OnePiece<'_, C> {
 }
 
 impl<C: Chunks + ?Sized> Stream for OnePiece<'_, C> {
+    const PLAIN: bool = true;
+
+    #[inline]
+    fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32 {
+        crc_of(mem, self, at, body)
+    }
+}
+
+impl<C: Chunks> Stream for Skip<C> {
     #[inline]
     fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32 {
         crc_of(mem, self, at, body)

@@ -1,5 +1,6 @@
 //! Tagged segments: RDMA Write and RDMA Read Response.
 
+use super::alike::LEAST;
 use super::queues::Progress;
 use super::rx::{DdpSegment, Tagged};
 use super::stream::Stream;
@@ -42,6 +43,9 @@ impl QpContext {
             self.counters.rx_bytes += u64::from(seg.len);
         }
         self.in_write = !h.last;
+        if seg.len >= LEAST && !h.last {
+            self.expect_alike(env, h.stag, h.to, seg.len);
+        }
         Ok(())
     }
 

@@ -600,14 +600,20 @@ pub(super) fn put_send(
     msn: Msn,
     (off, len): (u32, u32),
 ) {
+    let start = send_start(last, (solicited, invalidate));
+    head.put_untagged(len, start, qn_msn(Qn::SEND, msn), off);
+}
+
+/// Returns the start of the untagged header of a segment of a Send.
+#[inline]
+pub(super) fn send_start(last: bool, (solicited, invalidate): (bool, Option<Stag>)) -> u64 {
     let opcode = match (solicited, invalidate.is_some()) {
         (false, false) => Opcode::SEND,
         (false, true) => Opcode::SEND_INV,
         (true, false) => Opcode::SEND_SE,
         (true, true) => Opcode::SEND_SE_INV,
     };
-    let start = untagged_start(last, opcode, invalidate.unwrap_or_default());
-    head.put_untagged(len, start, qn_msn(Qn::SEND, msn), off);
+    untagged_start(last, opcode, invalidate.unwrap_or_default())
 }
 
 /// Returns the fault for a Read of the peer whose source failed while this end was answering it.

@@ -37,7 +37,13 @@ const FIRST: usize = 4;
 impl Ring {
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.tail.wrapping_sub(self.head) as usize
+        self.count() as usize
+    }
+
+    /// Returns the length in the width of an index.
+    #[inline]
+    pub(super) fn count(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
     }
 
     #[inline]

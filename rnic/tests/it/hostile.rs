@@ -27,8 +27,8 @@ fn moved(frame: &[u8], ahead: u32) -> Vec<u8> {
 }
 
 fn next_frame(h: &mut Host, now: heddle_base::Instant) -> Option<Vec<u8>> {
-    let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer: true };
-    h.rnic.poll_transmit(now, &h.mem, &mut sink).then(|| sink.done.unwrap())
+    let mut sink = VecSink::new(&h.mem);
+    (h.rnic.poll_transmit(now, &h.mem, &mut sink) > 0).then(|| sink.done.remove(0))
 }
 
 /// Opens another connection from host 0 to host 1, and leaves it in its start-up.

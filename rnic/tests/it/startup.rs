@@ -12,13 +12,13 @@ fn pump(p: &mut Pair) {
     while quiet < 2 {
         for side in 0..2 {
             let h = &mut p.hosts[side];
-            let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer: true };
-            if !h.rnic.poll_transmit(p.now, &h.mem, &mut sink) {
+            let mut sink = VecSink::new(&h.mem);
+            if h.rnic.poll_transmit(p.now, &h.mem, &mut sink) == 0 {
                 quiet += 1;
                 continue;
             }
             quiet = 0;
-            let frame = sink.done.unwrap();
+            let frame = sink.done.remove(0);
             let h = &mut p.hosts[1 - side];
             h.rnic.handle_frame(p.now, &h.mem, Frame(frame));
         }
@@ -84,8 +84,8 @@ fn frames(pair: &mut Pair, host: usize) -> Vec<Vec<u8>> {
     let (now, h) = (pair.now, &mut pair.hosts[host]);
     let mut frames = Vec::new();
     loop {
-        let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer: true };
-        if !h.rnic.poll_transmit(now, &h.mem, &mut sink) {
+        let mut sink = VecSink::new(&h.mem);
+        if h.rnic.poll_transmit(now, &h.mem, &mut sink) == 0 {
             return frames;
         }
         frames.extend(sink.done);

@@ -23,23 +23,10 @@ impl Connection {
     /// received.
     #[inline]
     pub fn handle_segment(&mut self, now: Instant, seg: &Segment) -> SegmentOutcome {
-        match self.handle_expected(now, seg) {
-            Some(outcome) => outcome,
+        match self.predict(seg) {
+            Some(advance) => self.handle_predicted(now, seg, advance),
             None => self.handle_other(now, seg),
         }
-    }
-
-    /// Takes a segment if it is the expected one. Returns `None`, and does nothing, otherwise. An
-    /// expected segment causes no event. Inlined into its caller, so that `seg` need not lie in
-    /// memory.
-    #[inline(always)]
-    pub(crate) fn handle_expected(
-        &mut self,
-        now: Instant,
-        seg: &Segment,
-    ) -> Option<SegmentOutcome> {
-        let advance = self.predict(seg)?;
-        Some(self.handle_predicted(now, seg, advance))
     }
 
     /// Takes a segment with a SACK option, as [`handle_segment`](Connection::handle_segment) takes
@@ -62,7 +49,7 @@ impl Connection {
     /// established, `seg` is the expected segment, and nothing is out of the ordinary on either
     /// side.
     #[inline(always)]
-    fn predict(&self, seg: &Segment) -> Option<i64> {
+    pub(crate) fn predict(&self, seg: &Segment) -> Option<i64> {
         const PLAIN: u8 = Flags::ACK.0;
         const LOOKED_AT: u8 = PLAIN | Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0;
         let hot = &self.hot;
@@ -86,8 +73,16 @@ impl Connection {
         fine.then_some(advance)
     }
 
+    /// Takes the segment of which [`predict`](Connection::predict) has returned `advance`, or that
+    /// segment with more bytes after it, within [`receive_room`](Connection::receive_room). Such a
+    /// segment causes no event.
     #[inline(always)]
-    fn handle_predicted(&mut self, now: Instant, seg: &Segment, advance: i64) -> SegmentOutcome {
+    pub(crate) fn handle_predicted(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        advance: i64,
+    ) -> SegmentOutcome {
         self.take_timestamp(now, seg, 0);
         let acked = if advance > 0 {
             self.advance_una(now, seg.timestamps, shifted(self.hot.snd_una, advance))
@@ -328,6 +323,12 @@ impl Connection {
     /// connection acknowledges these bytes, at once or a little later.
     #[inline]
     pub fn accept_payload(&mut self, now: Instant, pos: StreamPos, len: u32) {
+        self.accept_segments(now, pos, len, len);
+    }
+
+    /// Records the same of a run of segments, of which the longest has `segment` bytes.
+    #[inline]
+    pub fn accept_segments(&mut self, now: Instant, pos: StreamPos, len: u32, segment: u32) {
         if !self.hot.state.receives() {
             return;
         }
@@ -337,7 +338,7 @@ impl Connection {
             self.accept_among_gaps(now, pos, end);
         } else if end > next {
             self.hot.rcv_nxt = end;
-            self.schedule_ack(now, len);
+            self.schedule_ack(now, segment);
         }
     }
 
@@ -372,7 +373,7 @@ impl Connection {
             || (self.cold.rcv_fin != NO_FIN && self.hot.rcv_nxt <= self.cold.rcv_fin);
     }
 
-    /// Acknowledges `len` bytes more: at once when two full segments wait, otherwise after a delay
+    /// Acknowledges more bytes, which came in segments of `len` bytes: at once when two full segments wait, otherwise after a delay
     /// (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
     #[inline]
     fn schedule_ack(&mut self, now: Instant, len: u32) {
@@ -424,6 +425,12 @@ impl Connection {
         if state == State::TimeWait {
             self.start_time_wait(now);
         }
+    }
+
+    /// Returns how many bytes from `rcv_nxt` on the peer may send.
+    #[inline]
+    pub(crate) fn receive_room(&self) -> u32 {
+        u32::try_from(self.hot.rcv_adv - self.hot.rcv_nxt).unwrap_or(u32::MAX)
     }
 
     /// Returns how far the right edge could move.

@@ -2,8 +2,12 @@
 
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending};
+use crate::stack::Train;
 use crate::{Flags, SendQueue, Timestamps, TxSegment};
 use heddle_base::{Instant, StreamPos};
+
+/// The most bytes of payload in a train: an IPv4 packet has at most 65,535 bytes, headers included.
+const TRAIN_MAX: u32 = 65_535 - 20 - 60;
 
 impl Connection {
     /// Returns the next segment to send, in this order: RST, SYN, bytes sent before, new bytes,
@@ -110,47 +114,67 @@ impl Connection {
         }
     }
 
-    /// Sends another segment right after `last`, the segment sent just before. Returns true if
-    /// nothing but the place in the stream differs from `last`: the segment carries as much new
-    /// data, does not reach the end of the queue (which sets PSH), has nothing else to report to
-    /// the peer, and nothing is lost.
+    /// Lets more segments follow `first`, the segment returned just before, which has new data and
+    /// no flag but ACK. Nothing but the place in the stream differs between the segments: each has
+    /// as much new data, does not reach the end of the queue (which sets PSH), has nothing else to
+    /// report to the peer, and nothing is lost. If the port cuts the train, its last segment may be
+    /// shorter and may reach the end of the queue; `first` then becomes the whole train.
     ///
-    /// The result is the same as that of [`poll_transmit`](Connection::poll_transmit), without most
-    /// of its checks.
+    /// The result is the same as that of as many calls of
+    /// [`poll_transmit`](Connection::poll_transmit). Returns the number of segments, `first`
+    /// included, and the number of bytes of all of them.
     #[inline]
-    pub(crate) fn follow<Q: SendQueue + ?Sized>(
+    pub(crate) fn extend<Q: SendQueue + ?Sized>(
         &mut self,
-        now: Instant,
         q: &Q,
-        last: &TxSegment,
-    ) -> bool {
+        first: &mut TxSegment,
+        train: Train,
+    ) -> (u32, u32) {
         let hot = &self.hot;
-        let from = hot.snd_next;
-        let to = from + u64::from(last.len);
+        let (from, len) = (hot.snd_next, first.len);
         let plain = hot.pending == Pending::default()
             && hot.state == State::Established
-            && last.flags == Flags::ACK
-            && last.sack == 0
-            && !last.retransmit
+            && first.sack == 0
+            && !first.retransmit
             && !hot.disorder
-            && last.pos + u64::from(last.len) == from
-            && from == hot.snd_max
-            && now == hot.burst_at
-            && hot.last_ack == hot.rcv_nxt
-            && last.timestamps.is_none_or(|ts| ts.ecr == hot.ts_recent);
-        if !plain
-            || to >= q.end()
-            || to > self.right_edge()
-            || q.segment_len(from, hot.emss) != last.len
-        {
-            return false;
+            && from == hot.snd_max;
+        let room = self.right_edge().since(from).min(q.end().since(from));
+        if !plain || room < u64::from(len) {
+            return (1, len);
+        }
+        // Without a port that sets PSH in the last segment alone, the end of the queue is out of
+        // bounds.
+        let bound = if train.by_port { room } else { room.min(q.end().since(from) - 1) };
+        let bound = u32::try_from(bound).unwrap_or(u32::MAX).min(TRAIN_MAX - len.min(TRAIN_MAX));
+        let most = (train.segments - 1).min(bound / len);
+        if most == 0 {
+            return (1, len);
+        }
+        let alike = q.segments_alike(from, len, hot.emss, most);
+        let (mut more, mut bytes) = (alike, alike * len);
+        if train.by_port && more + 1 < train.segments && bytes < bound {
+            let at = from + u64::from(bytes);
+            let last = if at < q.end() { q.segment_len(at, hot.emss) } else { 0 };
+            if last > 0 && last < len && last <= bound - bytes {
+                (more, bytes) = (more + 1, bytes + last);
+            }
+        }
+        if more == 0 {
+            return (1, len);
+        }
+        let to = from + u64::from(bytes);
+        if train.by_port {
+            first.len = len + bytes;
+            if to == q.end() {
+                first.flags = first.flags.with(Flags::PSH);
+            }
         }
         let hot = &mut self.hot;
-        hot.last_start = from;
+        hot.last_start = from + u64::from((more - 1) * len);
         hot.snd_next = to;
         hot.snd_max = to;
-        hot.cc.on_sent(last.len, to - hot.snd_una);
-        true
+        hot.cc.on_sent(bytes, to - hot.snd_una);
+        (more + 1, len + bytes)
     }
 
     /// Returns `q.segment_len` for bytes that are in the queue, limited to what its contract

@@ -79,6 +79,9 @@ heddle_base::counters! {
         rx_frames,
         /// TCP segments that found their connection.
         rx_segments,
+        /// Segments among `rx_segments` that came in a burst with the segment before them, and that
+        /// their connection handled together with it.
+        rx_merged,
         /// Frames dropped: shorter than their headers say.
         rx_truncated,
         /// Frames dropped: headers not in the first piece of the frame.

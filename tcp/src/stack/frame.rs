@@ -98,6 +98,29 @@ pub enum FrameOutcome {
     },
 }
 
+impl FrameOutcome {
+    /// Returns the number of new bytes in the frame.
+    #[inline]
+    pub(super) fn payload_len(&self) -> u32 {
+        match self {
+            FrameOutcome::Conn { payload: Some(p), .. } => p.len,
+            _ => 0,
+        }
+    }
+}
+
+/// Frames that the stack has taken as one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The number of frames, at least 1.
+    pub frames: u32,
+    /// New bytes in the last frame, at the same offset as in the first. The other frames have as
+    /// many as the first.
+    pub last: u32,
+    /// The result: its payload is that of the first frame.
+    pub outcome: FrameOutcome,
+}
+
 /// Where the new bytes of a frame lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePayload {
@@ -132,6 +155,8 @@ pub struct TxFrame {
     pub l4_len: u8,
     /// The work left for the TCP checksum.
     pub tcp_checksum: TcpChecksum,
+    /// The TCP checksum field before the payload's sum is added.
+    pub(super) header_sum: u16,
     /// True if the port must fill in the IPv4 header checksum, which is 0.
     pub ip_checksum_offload: bool,
 }
@@ -149,6 +174,9 @@ pub enum TxBody {
         pos: StreamPos,
         /// The number of bytes, at least 1.
         len: u32,
+        /// Bytes of each segment on the wire; the last segment may have fewer. Less than `len` only
+        /// in a [train](super::Train).
+        segment: u32,
         /// True if any of these bytes was sent before.
         retransmit: bool,
     },
@@ -168,6 +196,24 @@ pub enum TcpChecksum {
     Offloaded,
 }
 
+/// The longest train that the stack may return: a frame that stands for several segments of one
+/// connection, which differ only in their place in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Train {
+    /// The most segments of a train; 1 for no trains.
+    pub segments: u32,
+    /// Whether the port cuts a train into its segments (TCP segmentation offload). The frame is
+    /// then a single long segment, and its TCP checksum field holds the sum of the pseudo-header
+    /// without a length. Otherwise the owner makes a frame of each segment: the header is that of
+    /// the first, and [`TxFrame::next_segment`] turns it into that of the next.
+    pub by_port: bool,
+}
+
+impl Train {
+    /// No trains: each frame is a segment.
+    pub const NONE: Train = Train { segments: 1, by_port: false };
+}
+
 impl Default for TxFrame {
     /// Returns an empty frame for [`Stack::poll_transmit`](super::Stack::poll_transmit) to fill in.
     fn default() -> TxFrame {
@@ -178,6 +224,7 @@ impl Default for TxFrame {
             l3_len: 0,
             l4_len: 0,
             tcp_checksum: TcpChecksum::None,
+            header_sum: 0,
             ip_checksum_offload: false,
         }
     }
@@ -197,6 +244,26 @@ impl TxFrame {
             let sum = Sum::from_folded(u16::from_be_bytes([a, b])).plus(payload);
             self.header[at..at + 2].copy_from_slice(&sum.complement().to_be_bytes());
         }
+    }
+
+    /// Turns the header of a segment of a [train](Train) that the owner cuts into the header of the
+    /// segment after it.
+    #[inline]
+    pub fn next_segment(&mut self) {
+        let TxBody::Stream { segment, .. } = self.body else { return };
+        let at = usize::from(self.l2_len) + usize::from(self.l3_len);
+        let Some(header) = self.header.get_mut(at..).and_then(|h| h.first_chunk_mut()) else {
+            return;
+        };
+        let before = tcp::seq(header);
+        let seq = before.advance(segment);
+        if self.tcp_checksum != TcpChecksum::Offloaded {
+            // To subtract a number from a one's complement sum, add its complement.
+            let total = u64::from(self.header_sum) + u64::from(!before.0) + u64::from(seq.0);
+            self.header_sum = Sum::of_numbers(total).folded();
+            self.tcp_checksum = TcpChecksum::NeedsPayloadSum;
+        }
+        tcp::emit_seq(seq, self.header_sum, header);
     }
 
     /// Returns the bytes of the whole frame.

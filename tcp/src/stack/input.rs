@@ -11,8 +11,8 @@ use heddle_base::Instant;
 use super::Stack;
 use super::counters::DropReason;
 use super::flow::FlowKey;
-use super::frame::{FrameOutcome, FramePayload, RxChecksum, RxFrame};
-use super::plain::{self, Plain};
+use super::frame::{FrameOutcome, FramePayload, Run, RxChecksum, RxFrame};
+use super::plain::{self, Checksums, Plain};
 use super::slab::Owner;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
 use crate::wire::{ethernet, ipv4, tcp};
@@ -34,34 +34,46 @@ impl Arrival {
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Takes a received frame. The worker that owns the stack calls this function for every frame.
-    /// `frame` may be a reference: `&mut` when the frame keeps what the stack learns about its
-    /// payload ([`RxFrame::sum_segment`]).
-    ///
-    /// The stack treats the bytes that the outcome reports as if they had not arrived, until
-    /// [`Stack::accept_payload`].
+    /// Takes a received frame, as [`Stack::handle_frames`] takes the first of several.
     #[inline]
-    pub fn handle_frame<F: RxFrame>(&mut self, now: Instant, mut frame: F) -> FrameOutcome {
-        self.counters.rx_frames += 1;
-        match self.take_plain(now, &mut frame) {
-            Some(outcome) => outcome,
-            None => self.take_other(now, &mut frame),
-        }
+    pub fn handle_frame<F: RxFrame>(&mut self, now: Instant, frame: F) -> FrameOutcome {
+        self.handle_frames(now, &mut [Some(frame)]).outcome
     }
 
-    /// Takes a segment of the usual shape. Returns `None`, and does nothing, when the frame has
-    /// another shape, belongs to no connection, or has a wrong checksum.
-    #[inline(always)]
-    fn take_plain<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> Option<FrameOutcome> {
-        let plain = Plain::of(frame.chunk_at(0), frame.len(), self.station)?;
-        let index = self.find(&plain.flow())?;
-        let segment = plain.segment();
-        let right = match frame.checksum() {
-            RxChecksum::Good => true,
-            RxChecksum::Unknown => plain.checksums().are_right(frame),
-            RxChecksum::Bad => false,
+    /// Takes the first of the received frames, and with it the frames that continue it: segments
+    /// in order of one connection that differ in nothing but their place in the stream. The
+    /// connection handles such a run as one segment. The worker that owns the stack calls this
+    /// function until it has taken every frame; there must be one.
+    ///
+    /// A frame keeps what the stack learns about its payload ([`RxFrame::sum_segment`]). The stack
+    /// treats the bytes that the outcome reports as if they had not arrived, until
+    /// [`Stack::accept_payload`].
+    #[inline]
+    pub fn handle_frames<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
+        self.counters.rx_frames += 1;
+        if let Some(run) = self.take_plain(now, frames) {
+            return run;
+        }
+        let outcome = match frames.first_mut() {
+            Some(Some(frame)) => self.take_other(now, frame),
+            _ => FrameOutcome::Done,
         };
-        if !right {
+        Run { frames: 1, last: outcome.payload_len(), outcome }
+    }
+
+    /// Takes a segment of the usual shape and those that continue it. Returns `None`, and does
+    /// nothing, when the frame has another shape, belongs to no connection, or has a wrong
+    /// checksum.
+    #[inline(always)]
+    fn take_plain<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Option<Run> {
+        let (frame, later) = frames.split_first_mut()?;
+        let frame = frame.as_mut()?;
+        let plain = Plain::of(frame.chunk_at(0), frame.len(), self.station)?;
+        let flow = plain.flow();
+        let index = self.find(&flow)?;
+        let mut segment = plain.segment();
+        let sums = plain.checksums();
+        if !is_right(frame, sums) {
             return None;
         }
         let (conn, e) = self.conns.named_mut(index)?;
@@ -69,13 +81,41 @@ impl<S: SendQueue + Default> Stack<S> {
             return None;
         }
         self.counters.rx_segments += 1;
-        match e.conn.handle_expected(now, &segment) {
-            Some(outcome) => {
-                self.defer_update(index);
-                Some(outcome.of(conn, plain::LEN))
+        let Some(advance) = e.conn.predict(&segment) else {
+            let outcome = self.take_unexpected(now, index, &segment);
+            return Some(Run { frames: 1, last: outcome.payload_len(), outcome });
+        };
+        let mut run = Run { frames: 1, last: segment.len, outcome: FrameOutcome::Done };
+        let len = segment.len;
+        if len > 0 && !later.is_empty() {
+            let room = e.conn.receive_room();
+            for frame in later {
+                let Some(frame) = frame.as_mut() else { break };
+                let Some(next) = Plain::of(frame.chunk_at(0), frame.len(), self.station) else {
+                    break;
+                };
+                let Some(n) = next.continues(&flow, &segment, len) else { break };
+                let sums = next.checksums();
+                if segment.len + n > room || !is_right(frame, sums) {
+                    break;
+                }
+                segment.len += n;
+                (run.frames, run.last) = (run.frames + 1, n);
+                if n < len {
+                    break;
+                }
             }
-            None => Some(self.take_unexpected(now, index, &segment)),
+            self.counters.rx_frames += u64::from(run.frames - 1);
+            self.counters.rx_segments += u64::from(run.frames - 1);
+            self.counters.rx_merged += u64::from(run.frames - 1);
         }
+        let mut outcome = e.conn.handle_predicted(now, &segment, advance);
+        if let Some(payload) = &mut outcome.payload {
+            payload.len = len;
+        }
+        self.defer_update(index);
+        run.outcome = outcome.of(conn, plain::LEN);
+        Some(run)
     }
 
     /// Continues with a frame of the usual shape whose segment is not the expected one.
@@ -249,6 +289,16 @@ impl SegmentOutcome {
                 in_order: p.in_order,
             }),
         }
+    }
+}
+
+/// Returns true if both checksums of `frame` are right; `sums` are those of its headers.
+#[inline(always)]
+fn is_right<F: RxFrame>(frame: &mut F, sums: Checksums) -> bool {
+    match frame.checksum() {
+        RxChecksum::Good => true,
+        RxChecksum::Unknown => sums.are_right(frame),
+        RxChecksum::Bad => false,
     }
 }
 

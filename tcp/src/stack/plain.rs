@@ -97,6 +97,26 @@ impl<'a> Plain<'a> {
         }
     }
 
+    /// Returns the bytes of this segment's payload if the segment continues `before`, a segment of
+    /// the connection `flow` or several that follow each other, and nothing else sets it apart. It
+    /// has 1 to `most` bytes.
+    #[inline(always)]
+    pub(super) fn continues(&self, flow: &FlowKey, before: &Segment, most: u32) -> Option<u32> {
+        let h = self.h;
+        let Segment { seq, ack, flags, window, timestamps: Some(ts), .. } = *before else {
+            return None;
+        };
+        let len = u32::from(self.tcp_len) - u32::from(TCP_HEADER);
+        // A segment with PSH says no less about the stream than one without.
+        let other = be32(h, TCP + 4) ^ seq.advance(before.len).0
+            | be32(h, TCP + 8) ^ ack.0
+            | u32::from((h[TCP + 13] ^ flags.0) & !Flags::PSH.0)
+            | u32::from(be16(h, TCP + 14) ^ window)
+            | be32(h, TCP + 24) ^ ts.val
+            | be32(h, TCP + 28) ^ ts.ecr;
+        (other == 0 && self.flow() == *flow && len > 0 && len <= most).then_some(len)
+    }
+
     /// Returns the segment for TCP.
     #[inline(always)]
     pub(super) fn segment(&self) -> Segment {

@@ -9,7 +9,7 @@ use heddle_base::Sum;
 use super::flow::FlowKey;
 use super::frame::{TcpChecksum, TxBody, TxFrame};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, tcp};
-use crate::{SackBlocks, SeqNumber, TxSegment};
+use crate::{SackBlocks, TxSegment};
 
 const IP_AT: usize = ethernet::HEADER_LEN;
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
@@ -87,33 +87,8 @@ impl HeaderTemplate {
         frame
     }
 
-    /// Turns the frame of `last`, as [`HeaderTemplate::fill`] left it, into the frame of the next
-    /// segment, which starts at `seq` and has no other difference; `field` is the value that `fill`
-    /// returned.
-    #[inline]
-    pub(super) fn advance(
-        last: &TxSegment,
-        seq: SeqNumber,
-        field: u16,
-        frame: &mut TxFrame,
-    ) -> u16 {
-        let Some(t) = frame.header.get_mut(TCP_AT..).and_then(|h| h.first_chunk_mut()) else {
-            return field;
-        };
-        if frame.tcp_checksum == TcpChecksum::Offloaded {
-            tcp::emit_seq(seq, field, t);
-            return field;
-        }
-        // To subtract a number from a one's complement sum, add its complement.
-        let total = u64::from(field) + u64::from(!last.seq.0) + u64::from(seq.0);
-        let field = Sum::of_numbers(total).folded();
-        tcp::emit_seq(seq, field, t);
-        frame.tcp_checksum = TcpChecksum::NeedsPayloadSum;
-        field
-    }
-
-    /// Does the work of [`HeaderTemplate::frame`] in place. Returns the checksum field before the
-    /// payload's sum is added.
+    /// Does the work of [`HeaderTemplate::frame`] in place. If `body` is a train that the port cuts,
+    /// `seg` is as long as the train.
     #[inline]
     pub(super) fn fill(
         &self,
@@ -123,7 +98,7 @@ impl HeaderTemplate {
         body: TxBody,
         off: Offloads,
         frame: &mut TxFrame,
-    ) -> u16 {
+    ) {
         let l4_len = tcp::HEADER_LEN + tcp::options_len(seg);
         let tcp_len = u16::try_from(l4_len + seg.len as usize).unwrap_or(u16::MAX);
         let total_len = tcp_len.saturating_add(u16::from(L3_LEN));
@@ -135,7 +110,10 @@ impl HeaderTemplate {
         let (tcp_checksum, field) = if off.tcp {
             let at = |i| u16::from_be_bytes([self.bytes[TCP_AT + i], self.bytes[TCP_AT + i + 1]]);
             // To subtract a word from a one's complement sum, add its complement.
-            let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2)).add_u16(tcp_len);
+            let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2));
+            // A port that cuts the frame adds the length of each segment by itself.
+            let cut = matches!(body, TxBody::Stream { segment, .. } if segment < seg.len);
+            let pseudo = if cut { pseudo } else { pseudo.add_u16(tcp_len) };
             (TcpChecksum::Offloaded, pseudo.folded())
         } else {
             // `tcp_sum` already includes the ports.
@@ -161,8 +139,8 @@ impl HeaderTemplate {
         frame.l3_len = L3_LEN;
         frame.l4_len = u8::try_from(l4_len).unwrap_or(u8::MAX);
         frame.tcp_checksum = tcp_checksum;
+        frame.header_sum = field;
         frame.ip_checksum_offload = off.ip;
-        field
     }
 }
 

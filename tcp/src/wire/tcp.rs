@@ -256,6 +256,13 @@ pub(crate) fn emit_fixed(
     out[field::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Returns the sequence number in a header.
+#[inline]
+pub(crate) fn seq(header: &[u8; HEADER_LEN]) -> SeqNumber {
+    let [a, b, c, d] = header[field::SEQ] else { return SeqNumber(0) };
+    SeqNumber(u32::from_be_bytes([a, b, c, d]))
+}
+
 /// Writes the sequence number and the checksum.
 #[inline]
 pub(crate) fn emit_seq(seq: SeqNumber, checksum: u16, out: &mut [u8; HEADER_LEN]) {

@@ -36,8 +36,8 @@ struct VecSink<'a> {
 }
 
 impl TxSink for VecSink<'_> {
-    fn has_room(&mut self) -> bool {
-        true
+    fn room(&mut self) -> u32 {
+        1
     }
 
     fn begin(&mut self, len: usize) {
@@ -47,6 +47,12 @@ impl TxSink for VecSink<'_> {
     fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(len, 0);
         Some(&mut self.frame)
+    }
+
+    fn piece(&mut self, len: usize) -> Option<&mut [u8]> {
+        let at = self.frame.len();
+        self.frame.resize(at + len, 0xdd);
+        self.frame.get_mut(at..)
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -247,7 +253,7 @@ impl Net {
         loop {
             let h = &mut self.hosts[side];
             let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None };
-            if !h.rnic.poll_transmit(self.now, &h.mem, &mut sink) {
+            if h.rnic.poll_transmit(self.now, &h.mem, &mut sink) == 0 {
                 return;
             }
             let frame = sink.done.unwrap();

@@ -41,6 +41,7 @@ pub struct SharedTx {
 pub struct Relay {
     pub(super) ring: FrameSender,
     pub(super) multi_segs: bool,
+    pub(super) cuts: u16,
     pub(super) counters: SteerCounters,
 }
 
@@ -67,6 +68,15 @@ impl TxEnd {
             TxEnd::Queue(queue) => queue.supports_multi_segs(),
             TxEnd::Shared(shared) => shared.queue.supports_multi_segs(),
             TxEnd::Relay(relay) => relay.multi_segs,
+        }
+    }
+
+    /// Returns the most segments of a frame that the port cuts into segments; 1 if it cuts none.
+    pub(crate) fn cuts(&self) -> u16 {
+        match self {
+            TxEnd::Queue(queue) => queue.cuts(),
+            TxEnd::Shared(shared) => shared.queue.cuts(),
+            TxEnd::Relay(relay) => relay.cuts,
         }
     }
 

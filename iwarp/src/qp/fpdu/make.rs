@@ -88,7 +88,7 @@ impl Fpdu {
             true => mem.copy_digest(src, start, payload),
             false => (0, mem.copy_sum(src, payload)),
         };
-        self.close(mem, crc.then_some(digest), sum);
+        self.close(mem, crc.then_some(digest), Some(sum));
         let (tail, pad) = (self.tail, pad(end));
         let n = pad + CRC_LEN;
         self.owned[end..end + n].copy_from_slice(&tail[..n]);

@@ -25,7 +25,7 @@ fn test_fpdu_yields_same_bytes_and_checksum_in_any_pieces() {
         for crc in [false, true] {
             let mut f = sample(&mem, payload, crc);
             let mut framed = vec![0xdd; f.len() as usize];
-            let known = f.clone().fill(&mem, &mut framed);
+            let known = f.clone().fill(&mem, &mut framed, true);
             let known = known.unwrap_or_else(|| Sum::of(&framed));
             assert_eq!(known.folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
             f.seal(&mem);
@@ -64,7 +64,7 @@ fn test_sealed_fpdu_keeps_checksum_and_crc_when_memory_changes() {
         mem.write(0, &[8; 128]);
         let n = f.len() as usize;
         let mut framed = vec![0; n];
-        f.fill(&mem, &mut framed);
+        f.fill(&mem, &mut framed, true);
         mem.write(0, &[9; 256]);
         assert!(!f.is_open());
         assert_eq!(framed[n - 4..], crc32c::crc32c(&framed[..n - 4]).to_le_bytes());
@@ -72,7 +72,7 @@ fn test_sealed_fpdu_keeps_checksum_and_crc_when_memory_changes() {
         assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
         // A retransmission has the present payload, with the CRC of the first time.
         let mut again = vec![0; n];
-        f.fill(&mem, &mut again);
+        f.fill(&mem, &mut again, true);
         assert_eq!(again[16..16 + payload as usize], vec![9; payload as usize]);
         assert_eq!(again[n - 4..], framed[n - 4..]);
     }
@@ -95,7 +95,8 @@ fn test_fpdu_markers_match_markers_insert_in_any_pieces() {
                 let mut want = Vec::new();
                 markers::insert(&plain, offset, crc, &mut want);
                 let mut framed = vec![0xdd; f.len() as usize];
-                let known = f.clone().fill(&mem, &mut framed).unwrap_or_else(|| Sum::of(&framed));
+                let known =
+                    f.clone().fill(&mem, &mut framed, true).unwrap_or_else(|| Sum::of(&framed));
                 assert_eq!(framed, want, "{payload} at {offset}");
                 assert_eq!(known.folded() % 0xffff, Sum::of(&want).folded() % 0xffff);
                 f.seal(&mem);

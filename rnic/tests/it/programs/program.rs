@@ -22,6 +22,8 @@ pub struct Program {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub mtu: u16,
+    /// The most segments of a train that the ports cut; 1 if they cut none.
+    pub cuts: u32,
     pub delay: Duration,
     pub loss: f64,
     pub reorder: f64,
@@ -202,6 +204,8 @@ impl Program {
         let any = 600 + r.below(8000) as u16;
         let plan = Plan {
             mtu: pick(r, &[576, 1280, 1500, 1500, any, 9000]),
+            // Every second program; a draw would change all the others.
+            cuts: [1, 8, 1, 32][(seed % 4) as usize],
             delay: pick(r, &[20_000, 20_000, 500_000, 5_000_000]).nanos(),
             loss: often(r, 0.05),
             reorder: often(r, 0.1),

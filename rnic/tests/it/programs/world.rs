@@ -11,7 +11,7 @@ use heddle_types::{CqeOp, SendWr};
 use crate::programs::derived::Derived;
 use crate::programs::memory::History;
 use crate::programs::outcome::Outcome;
-use crate::programs::program::{Place, Program, pick};
+use crate::programs::program::{Place, Plan, Program, pick};
 use crate::programs::regions::{Regions, connect, enter, share};
 use crate::programs::shared::Queue;
 use crate::programs::stream::{Bad, Effect, End, LOCAL, Request, Stream};
@@ -75,7 +75,8 @@ pub fn run(program: &Program) -> Outcome {
 impl World {
     fn new(program: &Program) -> World {
         let plan = &program.plan;
-        let link = LinkConfig { delay: plan.delay, mtu: plan.mtu, ..LinkConfig::default() };
+        let Plan { delay, mtu, cuts, .. } = *plan;
+        let link = LinkConfig { delay, mtu, cuts, ..LinkConfig::default() };
         let change = |c: &mut RnicConfig| {
             c.max_snapshot_bytes = plan.snapshots;
             c.hand_over = plan.place == Place::Handed;

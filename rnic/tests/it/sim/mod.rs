@@ -25,6 +25,7 @@ use memory::HostMemory;
 use rings::{NotTaken, Rings};
 
 pub mod memory;
+mod port;
 mod rings;
 
 /// A received frame.
@@ -47,18 +48,32 @@ impl RxFrame for Frame {}
 
 impl RnicFrame for Frame {}
 
-/// Collects frames as bytes.
+/// A port that collects frames as bytes, as they are on the wire.
 pub struct VecSink<'a> {
     pub mem: &'a HostMemory,
     pub frame: Vec<u8>,
-    pub done: Option<Vec<u8>>,
+    pub done: Vec<Vec<u8>>,
     /// Whether there is a buffer that takes a frame as a whole.
     pub has_buffer: bool,
+    /// Frames that may begin at a time, and segments of a train that the port cuts.
+    pub room: u32,
+    pub cuts: u32,
+}
+
+impl<'a> VecSink<'a> {
+    /// Returns a port that takes one segment at a time.
+    pub fn new(mem: &'a HostMemory) -> VecSink<'a> {
+        VecSink { mem, frame: Vec::new(), done: Vec::new(), has_buffer: true, room: 1, cuts: 1 }
+    }
 }
 
 impl TxSink for VecSink<'_> {
-    fn has_room(&mut self) -> bool {
-        true
+    fn room(&mut self) -> u32 {
+        self.room
+    }
+
+    fn cuts(&self) -> u32 {
+        self.cuts
     }
 
     fn begin(&mut self, len: usize) {
@@ -68,6 +83,12 @@ impl TxSink for VecSink<'_> {
     fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
         self.frame.resize(if self.has_buffer { len } else { 0 }, 0xdd);
         self.has_buffer.then_some(self.frame.as_mut_slice())
+    }
+
+    fn piece(&mut self, len: usize) -> Option<&mut [u8]> {
+        let at = self.frame.len();
+        self.frame.resize(at + len, 0xdd);
+        self.frame.get_mut(at..)
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -81,16 +102,7 @@ impl TxSink for VecSink<'_> {
     }
 
     fn end(&mut self, offload: Offload) {
-        assert_eq!(
-            offload,
-            Offload {
-                l2_len: offload.l2_len,
-                l3_len: offload.l3_len,
-                l4_len: offload.l4_len,
-                ..Offload::default()
-            }
-        );
-        self.done = Some(std::mem::take(&mut self.frame));
+        self.done.extend(port::send(std::mem::take(&mut self.frame), offload));
     }
 }
 
@@ -198,7 +210,8 @@ impl Host {
     /// Does the first part of a turn, up to the frames to send. Returns true if there was something
     /// to do.
     fn take(&mut self, now: Instant, pace: Pace) -> bool {
-        let frames: Vec<_> = self.inbox.drain(..self.inbox.len().min(pace.frames)).collect();
+        let taken = self.inbox.drain(..self.inbox.len().min(pace.frames));
+        let mut frames: Vec<_> = taken.map(Some).collect();
         let mut busy = !frames.is_empty();
         busy |= self.take_posts(pace.posts);
         if !busy && self.rnic.is_idle(now) {
@@ -207,9 +220,7 @@ impl Host {
         let Host { rnic, mem, rings, .. } = self;
         let posted = NotTaken::new(rings);
         let posted = Untaken::new(&posted);
-        for frame in frames {
-            rnic.handle_frame_with(now, mem, &posted, frame);
-        }
+        rnic.handle_frames(now, mem, &posted, &mut frames);
         if self.rnic.is_due(now) {
             self.rnic.handle_timeouts(now);
             busy = true;
@@ -276,6 +287,8 @@ pub struct LinkConfig {
     /// How often one bit of a TCP payload changes, and the checksum with it.
     pub damage: f64,
     pub mtu: u16,
+    /// The most segments of a train that the ports cut; 1 if they cut none and compute nothing.
+    pub cuts: u32,
 }
 
 impl Default for LinkConfig {
@@ -289,6 +302,7 @@ impl Default for LinkConfig {
             corrupt: 0.0,
             damage: 0.0,
             mtu: 1500,
+            cuts: 1,
         }
     }
 }
@@ -394,6 +408,8 @@ impl Pair {
                 mtu: link.mtu,
                 // The stack has a single peer, for which a share would be half of all connections.
                 peer_conns: PeerLimit::Unlimited,
+                tx_tcp_csum: link.cuts > 1,
+                tx_ip_csum: link.cuts > 1,
                 ..StackConfig::new([2, 0, 0, 0, 0, n], host_addr(n), host_seed(seed, n))
             };
             let mut config = RnicConfig::new(stack, 4096, 1 << 20);
@@ -632,16 +648,25 @@ impl Pair {
     }
 
     fn transmit(&mut self, side: usize) -> bool {
-        for sent in 0..self.pace[side].frames {
+        let most = self.pace[side].frames;
+        let mut sent = 0;
+        while sent < most {
             let h = &mut self.hosts[side];
-            let has_buffer = !self.random.chance(self.no_buffer);
-            let mut sink = VecSink { mem: &h.mem, frame: Vec::new(), done: None, has_buffer };
-            if !h.rnic.poll_transmit(self.now, &h.mem, &mut sink) {
+            let mut sink = VecSink::new(&h.mem);
+            sink.has_buffer = !self.random.chance(self.no_buffer);
+            sink.room = u32::try_from(most - sent).unwrap_or(u32::MAX);
+            sink.cuts = self.link.cuts;
+            let segments = h.rnic.poll_transmit(self.now, &h.mem, &mut sink);
+            if segments == 0 {
                 return sent > 0;
             }
-            let frame = sink.done.expect("a frame that was begun is ended");
-            assert!(frame.len() <= usize::from(self.link.mtu) + 14);
-            self.send(side, frame);
+            let frames = sink.done;
+            assert_eq!(frames.len(), segments as usize, "frames on the wire");
+            sent += frames.len();
+            for frame in frames {
+                assert!(frame.len() <= usize::from(self.link.mtu) + 14);
+                self.send(side, frame);
+            }
         }
         true
     }

@@ -90,7 +90,7 @@ impl Station for Host {
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
         // Use one frame for all, as a worker does: the stack makes most segments from the one
         // before.
-        if !self.stack.poll_transmit_into(now, &mut self.frame) {
+        if self.stack.poll_transmit_into(now, Train::NONE, &mut self.frame) == 0 {
             return None;
         }
         if let TxBody::Stream { retransmit: true, .. } = self.frame.body {
