@@ -139,6 +139,7 @@ fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
         pools: vec![pool; queues],
         steered: setup.workers > 1,
         rx_interrupt: setup.rx_interrupt,
+        offloads: setup.offloads,
         addrs: setup.addrs.iter().map(|c| c.addr()).collect(),
         ..PortConfig::new(pool)
     }

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use heddle_base::Seed;
 use heddle_cm::{Own, PortsError};
-use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
+use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, Offloads, PortError};
 use heddle_hub::DeviceConfig;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
@@ -168,6 +168,8 @@ pub struct PortSetup {
     /// ([`IdlePolicy`](heddle_dataplane::IdlePolicy)). A device without interrupts is opened
     /// without them.
     pub rx_interrupt: bool,
+    /// The work that the device may do by itself.
+    pub offloads: Offloads,
     /// Faults to inject into sent frames.
     pub fault: FaultConfig,
 }
@@ -183,6 +185,7 @@ impl PortSetup {
             queue_pairs: None,
             frames: 16 * 1024,
             rx_interrupt: false,
+            offloads: Offloads::default(),
             fault: FaultConfig::default(),
         }
     }
@@ -279,6 +282,8 @@ pub struct EndpointConfig {
     pub max_regions: usize,
     /// Frames in the port's pool, for each worker.
     pub frames: u32,
+    /// The work that the device may do by itself.
+    pub offloads: Offloads,
     /// Secret from which all numbers are derived that a peer must not guess.
     pub seed: Seed,
     /// Faults to inject into sent frames.
@@ -342,6 +347,7 @@ impl EndpointConfig {
             queues: rnic.queues,
             max_regions: rnic.max_regions,
             frames: port.frames,
+            offloads: Offloads::default(),
             seed: rnic.seed,
             fault: port.fault,
             clock: rnic.clock,
@@ -392,6 +398,7 @@ impl EndpointConfig {
             queue_pairs: self.queue_pairs,
             frames: self.frames,
             rx_interrupt: false,
+            offloads: self.offloads,
             fault: self.fault,
         }
     }

@@ -26,7 +26,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use heddle_ctl::{InnerSetup, Patience};
-use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, PortSource};
+use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
 use heddle_hub::Policy;
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
@@ -176,6 +176,8 @@ pub struct Port {
     pub workers: usize,
     /// Number of pairs of queues; when absent, as many as there are workers, or as the device has.
     pub queues: Option<usize>,
+    /// The work that the device may do by itself.
+    pub offloads: Offloads,
     /// Our addresses at the port, with their prefixes.
     pub addresses: Vec<Cidr>,
     /// Routes to peers outside the prefixes.
@@ -184,11 +186,11 @@ pub struct Port {
 
 impl PartialEq for Port {
     fn eq(&self, other: &Port) -> bool {
-        let Port { name, source: _, mtu, workers, queues, addresses, routes } = self;
+        let Port { name, source: _, mtu, workers, queues, offloads, addresses, routes } = self;
         let o = other;
         self.is_same_device(o)
             && (name, mtu, workers, queues) == (&o.name, &o.mtu, &o.workers, &o.queues)
-            && (addresses, routes) == (&o.addresses, &o.routes)
+            && (offloads, addresses, routes) == (&o.offloads, &o.addresses, &o.routes)
     }
 }
 

@@ -160,6 +160,7 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
             queue_pairs: p.queues,
             frames: limits.frames,
             rx_interrupt: matches!(config.workers.idle, IdlePolicy::Interrupt(_)),
+            offloads: p.offloads,
             ..PortSetup::new(p.addresses.clone())
         };
         // With one port the message need not name it.

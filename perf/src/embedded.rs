@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use heddle_base::Seed;
 use heddle_ctl::{Detached, Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup, Snapshot};
-use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker, WorkerSnapshot};
+use heddle_dataplane::{
+    Clock, Eal, FaultConfig, LcoreError, LcoreWorker, Offloads, WorkerSnapshot,
+};
 use heddle_services::Serve as _;
 use heddle_services::Step;
 use heddle_services::bench::{BenchServer, send_window};
@@ -191,6 +193,7 @@ impl Pair {
             queues: queues_for(spec) + (workers - 1) * (16 << 20),
             workers,
             frames: frames_for(spec),
+            offloads: Offloads { rings: spec.tso, ..Offloads::default() },
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
             // No packet of an old connection is in flight after the ring is empty, and the next
@@ -205,7 +208,8 @@ impl Pair {
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
         let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
-        Pair::of(eal, spec, a, Some(b), Topology { wire: Wire::Ring, server: SERVER, workers })
+        let wire = if spec.tso { Wire::RingTso } else { Wire::Ring };
+        Pair::of(eal, spec, a, Some(b), Topology { wire, server: SERVER, workers })
     }
 
     /// Sets up one RNIC with client and server as two of its applications. The RNIC copies data

@@ -24,6 +24,9 @@ pub use rate::Rate;
 pub enum Wire {
     /// Two ports of this process, connected by rings (`net_ring`).
     Ring,
+    /// The same, where frames of many segments, and without checksums, pass as they are.
+    #[serde(rename = "ring-tso")]
+    RingTso,
     /// No medium: client and server are two applications of one RNIC.
     Loop,
     /// A device given on the command line.
@@ -36,6 +39,7 @@ impl fmt::Display for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Wire::Ring => "ring",
+            Wire::RingTso => "ring-tso",
             Wire::Loop => "loop",
             Wire::Vdev => "vdev",
             Wire::Socket => "socket",
@@ -104,6 +108,8 @@ pub struct BenchSpec {
     pub mpa: MpaOptions,
     /// The size of the largest IP packet in bytes.
     pub mtu: u16,
+    /// True if the rings take frames of many segments as they are, and without checksums.
+    pub tso: bool,
     /// The faults that the wire injects into frames.
     pub faults: Faults,
     /// True if the ends compare every byte.
@@ -136,6 +142,7 @@ impl Default for BenchSpec {
             until: Until::Elapsed(Duration::from_secs(2)),
             mpa: MpaOptions::new(),
             mtu: 1500,
+            tso: false,
             faults: Faults::NONE,
             verify: false,
             bidirectional: false,

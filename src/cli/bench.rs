@@ -158,6 +158,9 @@ fn mode() -> impl TypedValueParser<Value = Mode> {
 enum WireArg {
     /// Two ports of this process, joined by rings
     Ring,
+    /// The same rings, which take frames of many segments as they are, and without checksums: what
+    /// ports do that cut and join segments (TSO and LRO)
+    RingTso,
     /// No wire: client and server are two applications of one RNIC, whose worker is on the client's
     /// processor. Without a CRC and markers, the worker moves data from one to the other by one
     /// copy
@@ -186,6 +189,7 @@ impl Args {
             until: self.iters.map_or(Until::Elapsed(self.duration.0), Until::Iters),
             mpa: self.mpa.client()?,
             mtu: self.mtu,
+            tso: self.wire == WireArg::RingTso,
             faults: Faults {
                 loss: self.loss,
                 reorder: self.reorder,
@@ -212,7 +216,9 @@ impl Args {
         let wire = match self.connect {
             Some(_) if self.perftest => "device, to perftest".to_owned(),
             Some(_) => "device".to_owned(),
-            None => format!("{:?}", self.wire).to_lowercase(),
+            None => {
+                self.wire.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+            }
         };
         let all = [
             ("op", json!(op)),
@@ -354,7 +360,7 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<Point<BenchReport>>, Fa
     let workers = (cores.len() / 2).max(1);
     let eal = start(args, spec.mtu, 2 * workers)?;
     let mut pair = match args.wire {
-        WireArg::Ring => Pair::with_workers(&eal, spec, workers)?,
+        WireArg::Ring | WireArg::RingTso => Pair::with_workers(&eal, spec, workers)?,
         WireArg::Loop if workers > 1 => {
             return Err(Failure::usage("--wire loop has one worker: it takes two processors"));
         }

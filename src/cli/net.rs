@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use heddle::dpdk::{IovaMode, PortSource, VdevArg};
+use heddle::dpdk::{IovaMode, Offloads, PortSource, VdevArg};
 use heddle::rnic::MTU;
 use heddle::tcp::{Cidr, check_addrs};
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
@@ -23,12 +23,28 @@ pub(crate) struct NetArgs {
     /// The addresses that a PCI device uses for its DMA
     #[arg(long, value_enum, default_value_t = Iova::Auto)]
     pub(crate) iova: Iova,
+    /// The work that the device may do by itself: rx-checksum, tx-checksum, tso; none for nothing
+    /// [default: all that it can]
+    #[arg(long, value_name = "LIST", value_parser = offloads)]
+    pub(crate) offloads: Option<Offloads>,
     /// Our address with its prefix (10.0.0.1/24); may be given several times
     #[arg(long = "ip", value_name = "CIDR", value_parser = cidr)]
     pub(crate) ips: Vec<Cidr>,
     /// Next hop for addresses on no local link
     #[arg(long, value_name = "IP")]
     pub(crate) gateway: Option<IpAddr>,
+}
+
+/// Parses a list of offloads.
+fn offloads(s: &str) -> Result<Offloads, String> {
+    let mut all = Offloads::NONE;
+    let names = s.split(',').filter(|name| s != "none" && !all.allow(name));
+    match names.last() {
+        None => Ok(all),
+        Some(name) => {
+            Err(format!("there is no offload {name:?}: {}, or none", Offloads::NAMES.join(", ")))
+        }
+    }
 }
 
 /// The command line's form of [`IovaMode`].
@@ -83,7 +99,11 @@ impl NetArgs {
     ) -> Result<(Eal, Endpoint), Failure> {
         let source = self.source()?;
         let config = EndpointConfig::new(self.ips.clone());
-        let config = change(EndpointConfig { gateway: self.gateway, ..config });
+        let config = change(EndpointConfig {
+            gateway: self.gateway,
+            offloads: self.offloads.unwrap_or_default(),
+            ..config
+        });
         let pools = u32::try_from(config.workers).unwrap_or(u32::MAX);
         let eal = start_eal(&config, pools, self.pci.iter().cloned().collect(), self.iova)?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;

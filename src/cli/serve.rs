@@ -283,6 +283,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
             // A single thread for everything needs only one worker.
             workers: args.lcores.as_ref().map_or(1, |l| l.cores().len()),
             queues: None,
+            offloads: args.net.offloads.unwrap_or_default(),
             addresses: args.net.ips.clone(),
             routes: args.net.gateway.map(Route::default_via).into_iter().collect(),
         }],

@@ -27,4 +27,5 @@ mod srq;
 mod startup;
 mod states;
 mod terminates;
+mod trains;
 mod workers;

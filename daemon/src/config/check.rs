@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use heddle_base::units::Span;
 use heddle_ctl::{MAX_WORKERS, MTU, Patience};
-use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource, VdevArg};
+use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSource, VdevArg};
 use heddle_hub::{Addresses, Policy};
 use heddle_tcp::{Addressing, Cidr, Route};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
@@ -276,6 +276,7 @@ impl Checker<'_> {
         let workers = self.number(&f.workers, 1..=most, 1);
         let most = i64::try_from(workers).unwrap_or(i64::MAX);
         let queues = f.queues.is_some().then(|| self.number(&f.queues, 1..=most, 1));
+        let offloads = self.offloads(f.offloads.as_deref());
         let addresses = self.addresses(&f.addresses);
         if f.addresses.is_empty() {
             self.lacks(at, &["port.addresses"], "a port needs addresses");
@@ -283,7 +284,20 @@ impl Checker<'_> {
         let routes = self.routes(&f, &addresses);
         let name = f.name.map_or_else(|| format!("port{number}"), Spanned::into_inner);
         let source = source.unwrap_or_else(|| PortSource::Device(format!("{UNKNOWN}{number}")));
-        Port { name, source, mtu, workers, queues, addresses, routes }
+        Port { name, source, mtu, workers, queues, offloads, addresses, routes }
+    }
+
+    /// Returns the offloads of a list, or the usual ones if there is no list.
+    fn offloads(&mut self, given: Option<&[Spanned<String>]>) -> Offloads {
+        let Some(given) = given else { return Offloads::default() };
+        let mut offloads = Offloads::NONE;
+        for name in given {
+            if !offloads.allow(name.get_ref()) {
+                let [a, b, c] = Offloads::NAMES;
+                self.wrong(name, format!("an offload is {a}, {b} or {c}"));
+            }
+        }
+        offloads
     }
 
     fn addresses(&mut self, given: &[Spanned<String>]) -> Vec<Cidr> {

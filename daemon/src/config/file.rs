@@ -103,6 +103,7 @@ pub(super) struct Port {
     pub(super) mtu: Key<i64>,
     pub(super) workers: Key<i64>,
     pub(super) queues: Key<i64>,
+    pub(super) offloads: Option<Vec<Spanned<String>>>,
     pub(super) addresses: Vec<Spanned<String>>,
     pub(super) gateway: Key<String>,
     pub(super) routes: Vec<Spanned<Route>>,

@@ -183,6 +183,7 @@ fn port(p: &Port) -> file::Port {
         mtu: number(p.mtu),
         workers: number(p.workers),
         queues: p.queues.and_then(number),
+        offloads: Some(words(p.offloads.names())),
         addresses: words(p.addresses.iter()),
         // The default route is written like the others.
         gateway: None,
