@@ -44,6 +44,9 @@ pub(crate) enum Case {
     },
     /// Writes of 64 KiB with CRC, and markers both ways, at an MTU of 1500.
     Markers,
+    /// Messages of 64 KiB with CRC, four outstanding, at an MTU of 1500, over a port that cuts
+    /// frames into segments, and brings them together.
+    Train(Op),
     /// Messages of 8 bytes, one outstanding.
     Single(Op),
     /// Messages of 8 bytes, 64 outstanding.
@@ -82,6 +85,7 @@ impl Case {
                 all.extend([true, false].map(|crc| Case::Long { op, mtu, crc }));
             }
         }
+        all.extend(OPS.map(Case::Train));
         all.extend(OPS.map(Case::Single));
         all.extend(OPS.map(Case::Stream));
         all.push(Case::Single(Op::FetchAdd));
@@ -110,6 +114,11 @@ impl Case {
                 let shape =
                     Shape { size: LONG, depth: LONG_DEPTH, markers: true, ..Shape::default() };
                 stream(eal, shape, Op::Write, 256, 256)
+            }
+            Case::Train(op) => {
+                let shape =
+                    Shape { size: LONG, depth: LONG_DEPTH, uncut: true, ..Shape::default() };
+                stream(eal, shape, op, 256, 256)
             }
             Case::Single(op) => {
                 // The receiver holds back the ACK that completes the operation. The delay is
@@ -195,6 +204,7 @@ impl fmt::Display for Case {
             Case::Long { op, mtu, crc } => {
                 write!(f, "{op}-64k-mtu{mtu}-{}", if crc { "crc" } else { "nocrc" })
             }
+            Case::Train(op) => write!(f, "{op}-64k-train"),
             Case::Single(op) => write!(f, "{}-single", short(op)),
             Case::Stream(op) => write!(f, "{}-stream", short(op)),
             Case::InsideLong(op) => write!(f, "{op}-64k-inside"),

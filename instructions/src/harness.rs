@@ -7,8 +7,8 @@ use arrayvec::ArrayVec;
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup};
 use heddle_dataplane::{
-    BURST, Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, MempoolError, Port, PortConfig,
-    PortError, RxQueue, TxQueue,
+    BURST, Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, MempoolError, Offloads, Port,
+    PortConfig, PortError, RxQueue, TxQueue,
 };
 use heddle_services::bench::Op;
 use heddle_tcp::{Cidr, ConnConfig};
@@ -46,6 +46,8 @@ pub(crate) struct Shape {
     pub(crate) wire: Wire,
     /// How long a receiver holds an ACK back.
     pub(crate) ack_delay: Duration,
+    /// True if the wire takes frames of several segments, and frames without checksums.
+    pub(crate) uncut: bool,
 }
 
 impl Default for Shape {
@@ -60,6 +62,7 @@ impl Default for Shape {
             depth: 1,
             wire: Wire::Ring,
             ack_delay,
+            uncut: false,
         }
     }
 }
@@ -141,6 +144,7 @@ impl Harness {
             mtu: shape.mtu,
             memory: shape.size * shape.depth + (1 << 20),
             frames: FRAMES,
+            offloads: Offloads { rings: shape.uncut, ..Offloads::default() },
             max_conns: 64,
             clock: Some(clock.clone()),
             tcp: ConnConfig {
