@@ -1,5 +1,6 @@
 //! Tests of the QP: a pair of QPs joined by a byte pipe, and single QPs to which tests pass bytes.
 
+mod alike;
 mod atomics;
 mod ending;
 mod fpdus;
