@@ -18,8 +18,8 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    pub(crate) fn new(pins: Arc<Pins>, limit: usize) -> Snapshots {
-        Snapshots { pins, snapshots: 0, limit, buffers: Buffers::default() }
+    pub(crate) fn new(pins: Arc<Pins>, limit: usize, sums: bool) -> Snapshots {
+        Snapshots { pins, snapshots: 0, limit, buffers: Buffers::new(sums) }
     }
 
     /// Returns true if a queue that keeps `own` bytes of snapshots must wait for acknowledgments
@@ -69,7 +69,7 @@ mod tests {
     /// queue gets something.
     #[test]
     fn test_snapshot_shares_leave_room_for_every_queue() {
-        let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000);
+        let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000, true);
         let mut own = vec![0; 20];
         for round in 0..200 {
             let i = round % own.len();
@@ -81,7 +81,7 @@ mod tests {
         assert!(own.iter().all(|n| *n >= 1500), "{own:?}");
         assert!(kept.snapshots <= 100_000 + 20 * 1500, "{own:?}");
         // A single queue takes half of the limit.
-        let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000);
+        let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000, true);
         let mut own = 0;
         while !kept.is_full(own) {
             own += 1000;

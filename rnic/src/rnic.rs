@@ -134,7 +134,11 @@ impl<F: RnicFrame> Rnic<F> {
     /// Returns an RNIC with no connections, over the regions of `mrs`.
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
         let conns = config.stack.max_conns;
-        let kept = Snapshots::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
+        let kept = Snapshots::new(
+            Arc::new(Pins::new(mrs.capacity())),
+            config.max_snapshot_bytes,
+            !config.stack.tx_tcp_csum,
+        );
         Rnic {
             stack: Stack::new(config.stack),
             shared: Shared {

@@ -6,7 +6,7 @@
 
 use super::fpdu::Fpdu;
 use super::queues::WqeOp;
-use super::rx::{FpduAt, crc_is_right};
+use super::rx::{FpduAt, Tagged, crc_is_right};
 use super::stream::Stream;
 use super::tx::{Sending, qn_msn, send_start};
 use super::{QpContext, QpEnv};
@@ -14,7 +14,7 @@ use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{HEADER_LEN, MAX_MULPDU, MIN_MULPDU, fpdu_len};
 use crate::rdmap::{Control, Opcode};
 use heddle_mr::{CheckedRest, Memory};
-use heddle_types::{Access, Stag};
+use heddle_types::Access;
 
 /// The least payload of a segment, in bytes, with which it pays to prepare for the next: messages of
 /// such segments are not cut because of their SGEs.
@@ -111,45 +111,48 @@ impl QpContext {
     }
 }
 
-/// The next segment of the peer's Write.
+/// The next segment of the peer's Write, or of its answer to our Read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WriteAlike {
+pub(super) struct TaggedAlike {
     /// The first eight bytes of its FPDU: length, control fields and STag. 0 if there is none.
     start: u64,
     to: u64,
     memory: CheckedRest,
+    response: bool,
 }
 
-impl Default for WriteAlike {
+impl Default for TaggedAlike {
     /// Returns a segment that never comes.
-    fn default() -> WriteAlike {
-        WriteAlike { start: 0, to: 0, memory: CheckedRest::NONE }
+    fn default() -> TaggedAlike {
+        TaggedAlike { start: 0, to: 0, memory: CheckedRest::NONE, response: false }
     }
 }
 
 impl QpContext {
-    /// Prepares for the segment of a Write that follows one of `len` bytes at `to`.
+    /// Prepares for the segment that follows `before`, of `len` bytes.
     #[inline]
-    pub(super) fn expect_alike<M>(&mut self, env: &QpEnv<'_, M>, stag: Stag, to: u64, len: u32) {
+    pub(super) fn expect_alike<M>(&mut self, env: &QpEnv<'_, M>, before: Tagged, len: u32) {
         if !self.recv_markers {
-            let next = self.alike(env, stag, to, len).unwrap_or_default();
+            let next = self.alike(env, before, len).unwrap_or_default();
             // The memory stays for the next Write: only the first one allocates.
-            **self.write_alike.get_or_insert_default() = next;
+            **self.tagged_alike.get_or_insert_default() = next;
         }
     }
 
     #[inline(never)]
-    fn alike<M>(&self, env: &QpEnv<'_, M>, stag: Stag, to: u64, len: u32) -> Option<WriteAlike> {
+    fn alike<M>(&self, env: &QpEnv<'_, M>, before: Tagged, len: u32) -> Option<TaggedAlike> {
+        let Tagged { opcode, stag, to, .. } = before;
         let to = to.checked_add(u64::from(len))?;
-        let user = (self.pd, self.qpn);
-        let memory = env.mrs.check_rest(user, stag, to, Access::REMOTE_WRITE)?;
-        let start = ddp::tagged_start(false, Control::new(Opcode::WRITE).to_byte(), stag);
+        let response = opcode == Opcode::READ_RESPONSE;
+        let need = if response { Access::LOCAL_WRITE } else { Access::REMOTE_WRITE };
+        let memory = env.mrs.check_rest((self.pd, self.qpn), stag, to, need)?;
+        let start = ddp::tagged_start(false, Control::new(opcode).to_byte(), stag);
         let ulpdu = u64::from(len) + TAGGED_LEN as u64;
-        Some(WriteAlike { start: ulpdu << 48 | start, to, memory })
+        Some(TaggedAlike { start: ulpdu << 48 | start, to, memory, response })
     }
 
-    /// Takes the FPDU at `at` if it is the expected segment of a Write. Returns its length, or 0 if
-    /// it is not, or is wrong in any way; then nothing has changed.
+    /// Takes the FPDU `frame` if it is the expected segment. Returns its length, or 0 if it is not, or
+    /// is wrong in any way; then nothing has changed.
     #[inline(always)]
     pub(super) fn take_alike<M: Memory, S: Stream>(
         &mut self,
@@ -159,7 +162,7 @@ impl QpContext {
         crc: Option<u32>,
     ) -> usize {
         let at = frame.at;
-        let Some(expected) = &mut self.write_alike else { return 0 };
+        let Some(expected) = &mut self.tagged_alike else { return 0 };
         let starts = stream.read_at(at).map(u64::from_be_bytes) == Some(expected.start);
         if !starts || stream.read_at(at + 8).map(u64::from_be_bytes) != Some(expected.to) {
             return 0;
@@ -168,12 +171,36 @@ impl QpContext {
         if self.crc && !crc_is_right(env.mem, stream, frame, crc) {
             return 0;
         }
+        let read = match (expected.response, self.reads.outbound.front_mut()) {
+            (false, _) => None,
+            // The segment is the next of the oldest Read, and not its last byte.
+            (true, Some(read)) => {
+                let next = !read.atomic && read.to == expected.to && len < read.left;
+                let Some(read) = Some(read).filter(|r| next && r.stag.0 == low(expected.start))
+                else {
+                    return 0;
+                };
+                Some(read)
+            }
+            (true, None) => return 0,
+        };
         let Some(range) = expected.memory.take(env.mrs, len) else { return 0 };
+        if let Some(read) = read {
+            read.left -= len;
+            read.to = read.to.saturating_add(u64::from(len));
+        } else {
+            self.in_write = true;
+        }
         stream.place(env.mem, at + HEADER_LEN + TAGGED_LEN, &[range]);
         expected.to = expected.to.wrapping_add(u64::from(len));
         self.counters.rx_bytes += u64::from(len);
         self.counters.rx_fpdus += 1;
-        self.in_write = true;
         fpdu_len(frame.ulpdu)
     }
+}
+
+/// Returns the lower half, which is the STag in the start of a tagged FPDU.
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is cut")]
+fn low(start: u64) -> u32 {
+    start as u32
 }

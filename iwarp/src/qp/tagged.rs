@@ -44,7 +44,7 @@ impl QpContext {
         }
         self.in_write = !h.last;
         if seg.len >= LEAST && !h.last {
-            self.expect_alike(env, h.stag, h.to, seg.len);
+            self.expect_alike(env, h, seg.len);
         }
         Ok(())
     }
@@ -92,6 +92,9 @@ impl QpContext {
             front.left -= seg.len;
             // The QP has checked that the sink ends before 2^64.
             front.to = front.to.saturating_add(u64::from(seg.len));
+            if seg.len >= LEAST {
+                self.expect_alike(env, h, seg.len);
+            }
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ fn burst(q: &mut FpduQueue, kept: &mut Snapshots, n: usize) {
 
 #[test]
 fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
-    let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 0);
+    let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 0, true);
     let mut q = FpduQueue::default();
     // A burst now and then keeps the memory of the queue.
     for _ in 0..3 {
@@ -45,7 +45,7 @@ fn cut(q: &mut FpduQueue, kept: &mut Snapshots, qp: &mut QpContext, lens: &[usiz
 }
 
 fn queue() -> (FpduQueue, Snapshots, QpContext) {
-    let kept = Snapshots::new(Arc::new(Pins::new(0)), 0);
+    let kept = Snapshots::new(Arc::new(Pins::new(0)), 0, true);
     (FpduQueue::default(), kept, QpContext::new(&QpConfig::default()))
 }
 

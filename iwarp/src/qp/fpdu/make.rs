@@ -83,12 +83,21 @@ impl Fpdu {
         self.payload = src;
         let (at, end) = (usize::from(self.head_len), self.unpadded());
         let start = if crc { mem.crc(0, &self.head[..at]) } else { 0 };
+        let sums = buffers.sums;
         let payload = &mut self.own(end, buffers)[at..end];
-        let (digest, sum) = match crc {
-            true => mem.copy_digest(src, start, payload),
-            false => (0, mem.copy_sum(src, payload)),
+        let (digest, sum) = match (crc, sums) {
+            (true, true) => {
+                let (digest, sum) = mem.copy_digest(src, start, payload);
+                (digest, Some(sum))
+            }
+            (true, false) => (mem.copy_crc(src, start, payload), None),
+            (false, true) => (0, Some(mem.copy_sum(src, payload))),
+            (false, false) => {
+                mem.gather(src, payload);
+                (0, None)
+            }
         };
-        self.close(mem, crc.then_some(digest), Some(sum));
+        self.close(mem, crc.then_some(digest), sum);
         let (tail, pad) = (self.tail, pad(end));
         let n = pad + CRC_LEN;
         self.owned[end..end + n].copy_from_slice(&tail[..n]);
