@@ -2,7 +2,7 @@
 
 use heddle_base::{Instant, StreamPos};
 use heddle_engine::{Offload, TxSink};
-use heddle_iwarp::{QpEnv, mpa, qp::Piece};
+use heddle_iwarp::{QpContext, QpEnv, mpa, qp::Piece};
 use heddle_mr::Memory;
 use heddle_tcp::{SendQueue, TcpChecksum, Train, TxBody, TxFrame};
 use heddle_types::ConnId;
@@ -10,6 +10,7 @@ use heddle_types::ConnId;
 use crate::conn::{Mode, NO_PARTNER};
 use crate::counters::RnicCounters;
 use crate::frame::RnicFrame;
+use crate::kept::Snapshots;
 use crate::queue::{FpduQueue, Whole};
 use crate::rnic::Rnic;
 
@@ -81,22 +82,15 @@ impl<F: RnicFrame> Rnic<F> {
                 room = room.saturating_sub(u64::from(len));
                 bytes += u64::from(len);
                 made += 1;
-                if len < u32::from(mulpdu) || made >= TURN {
-                    continue;
-                }
-                // A full segment: those after it may be alike.
-                let Some(mut next) = qp.segments_alike(&env, mulpdu) else { continue };
-                while made < TURN && room > 0 {
-                    let len = state.queue.push_fpdu(&mut self.shared.kept, |_, fpdu| {
-                        qp.next_alike(&env, &mut next, fpdu)
-                    });
-                    if len == 0 {
-                        break;
-                    }
-                    end += u64::from(len);
-                    room = room.saturating_sub(u64::from(len));
-                    bytes += u64::from(len);
-                    made += 1;
+                if len >= u32::from(mulpdu) && made < TURN {
+                    // A full segment: those after it may be alike.
+                    let kept = &mut self.shared.kept;
+                    let limits = (mulpdu, TURN - made, room);
+                    let (more, len) = make_alike(qp, &env, &mut state.queue, kept, limits);
+                    end += len;
+                    room = room.saturating_sub(len);
+                    bytes += len;
+                    made += more;
                 }
             }
             self.shared.counters.tx_fpdus += made;
@@ -169,6 +163,30 @@ impl<F: RnicFrame> Rnic<F> {
             segments.emit_apart(text, sink);
         }
     }
+}
+
+/// Makes the FPDUs of the segments that are like the one made last: `most` at most, and no more than
+/// begin within `room` bytes. Returns the number of FPDUs and of their bytes. Few connections send
+/// long messages at a time, so this is apart from the loop over all FPDUs.
+#[inline(never)]
+fn make_alike<M: Memory>(
+    qp: &mut QpContext,
+    env: &QpEnv<'_, M>,
+    queue: &mut FpduQueue,
+    kept: &mut Snapshots,
+    (mulpdu, most, room): (u16, u64, u64),
+) -> (u64, u64) {
+    let (mut made, mut bytes) = (0, 0);
+    let Some(mut next) = qp.segments_alike(env, mulpdu) else { return (0, 0) };
+    while made < most && bytes < room {
+        let len = queue.push_fpdu(kept, |_, fpdu| qp.next_alike(env, &mut next, fpdu));
+        if len == 0 {
+            break;
+        }
+        bytes += u64::from(len);
+        made += 1;
+    }
+    (made, bytes)
 }
 
 /// The payload of a frame in its connection's stream.

@@ -8,7 +8,7 @@ use super::fpdu::Fpdu;
 use super::queues::WqeOp;
 use super::rx::{FpduAt, Tagged, crc_is_right};
 use super::stream::Stream;
-use super::tx::{Sending, qn_msn, send_start};
+use super::tx::{Sending, TAGGED_BYTES, qn_msn, send_start};
 use super::{QpContext, QpEnv};
 use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::fpdu::{HEADER_LEN, MAX_MULPDU, MIN_MULPDU, fpdu_len};
@@ -167,7 +167,7 @@ impl QpContext {
         if !starts || stream.read_at(at + 8).map(u64::from_be_bytes) != Some(expected.to) {
             return 0;
         }
-        let len = u32::from(frame.ulpdu).saturating_sub(TAGGED_LEN as u32);
+        let len = u32::from(frame.ulpdu).saturating_sub(TAGGED_BYTES);
         if self.crc && !crc_is_right(env.mem, stream, frame, crc) {
             return 0;
         }

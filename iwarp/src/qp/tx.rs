@@ -533,7 +533,7 @@ impl QpContext {
 }
 
 /// Bytes of the tagged and the untagged header.
-const TAGGED_BYTES: u32 = 14;
+pub(super) const TAGGED_BYTES: u32 = 14;
 const UNTAGGED_BYTES: u32 = 18;
 const _: () =
     assert!(TAGGED_LEN == TAGGED_BYTES as usize && UNTAGGED_LEN == UNTAGGED_BYTES as usize);

@@ -373,8 +373,8 @@ impl Connection {
             || (self.cold.rcv_fin != NO_FIN && self.hot.rcv_nxt <= self.cold.rcv_fin);
     }
 
-    /// Acknowledges more bytes, which came in segments of `len` bytes: at once when two full segments wait, otherwise after a delay
-    /// (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+    /// Acknowledges more bytes, which came in segments of `len` bytes: at once when two full segments
+    /// wait, otherwise after a delay (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
     #[inline]
     fn schedule_ack(&mut self, now: Instant, len: u32) {
         self.note_len(len);

@@ -77,7 +77,7 @@ fn test_repeated_headers_make_same_stream_as_single_segments() {
             made(p.a(), alike)
         });
         assert!(streams[0].0 == streams[1].0, "with crc {crc}");
-        // Of 7 segments, the first and the last are made singly; four messages have one SGE.
+        // The first and the last of 7 segments are made singly; four messages have one SGE.
         assert_eq!((streams[0].1, streams[1].1), (0, 4 * 5));
     }
 }
