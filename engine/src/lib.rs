@@ -11,11 +11,11 @@
 //!
 //! # Calling order
 //!
-//! The owner calls [`handle_frame`](Engine::handle_frame), [`post_with`](Engine::post_with) and
+//! The owner calls [`handle_frames`](Engine::handle_frames), [`post_with`](Engine::post_with) and
 //! [`handle_order`](Engine::handle_order) in any order, and [`hand_over`](Engine::hand_over) while
 //! [`has_handed`](Engine::has_handed). The owner then takes all completions and all events
 //! ([`take_completions`](Engine::take_completions), [`poll_event`](Engine::poll_event)), and calls
-//! [`poll_transmit`](Engine::poll_transmit) until it returns false. When
+//! [`poll_transmit`](Engine::poll_transmit) until it returns 0. When
 //! [`poll_timeout`](Engine::poll_timeout) has passed, the owner calls
 //! [`handle_timeouts`](Engine::handle_timeouts).
 //!
