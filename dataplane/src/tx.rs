@@ -15,6 +15,11 @@ use crate::worker::steer::TxEnd;
 /// Frames that may wait for the port.
 pub(crate) const TX_FRAMES: usize = 64;
 
+/// Buffers of waiting frames with which a worker makes no more frames, and the most of a train:
+/// headers, and two for each of its 32 segments.
+const MANY_BUFFERS: usize = 520;
+const MOST_OF_TRAIN: usize = 65;
+
 /// Frames that may wait after fault injection.
 const TX_READY: usize = TX_FRAMES;
 
@@ -112,6 +117,16 @@ impl Tx {
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
         self.ready.clear();
+    }
+
+    /// Returns true if the frames that wait take so many buffers that the worker must not add to
+    /// them: its port receives into buffers of the same pool. Only trains take many.
+    #[inline]
+    fn holds_many_buffers(&self) -> bool {
+        let frames = &self.waiting;
+        self.cuts > 1
+            && frames.len() >= MANY_BUFFERS / MOST_OF_TRAIN
+            && frames.iter().map(|f| usize::from(f.segments())).sum::<usize>() >= MANY_BUFFERS
     }
 
     /// Returns true if no frame waits for the port.
@@ -321,8 +336,11 @@ impl MbufSink<'_> {
 impl TxSink for MbufSink<'_> {
     #[inline]
     fn room(&mut self) -> u32 {
-        if self.tx.waiting.is_full() {
+        if self.tx.waiting.is_full() || self.tx.holds_many_buffers() {
             self.tx.flush(self.now);
+            if self.tx.holds_many_buffers() {
+                return 0;
+            }
         }
         u32::try_from(self.tx.waiting.remaining_capacity()).unwrap_or(u32::MAX)
     }
@@ -413,5 +431,59 @@ impl TxSink for MbufSink<'_> {
             // `room` has promised a place; a caller that did not ask loses the frame.
             self.tx.counters.tx_no_mbuf += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use heddle_hub::memory::RegionTable;
+
+    use super::*;
+    use crate::worker::tests::eal;
+    use crate::{MempoolConfig, Offloads, Port, PortConfig};
+
+    /// The port is full from the start, and takes nothing.
+    #[test]
+    fn test_waiting_trains_leave_buffers_of_pool_to_receiver() {
+        let eal = eal();
+        let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(4095, 1500)).unwrap();
+        let offloads = Offloads { rings: true, ..Offloads::default() };
+        let config = PortConfig { offloads, ..PortConfig::new(pool) };
+        let (mut port, _far) = Port::ring_pair(&eal, "tx-full", 1, &config, &config).unwrap();
+        let (_rx, queue) = port.take_queues().pop().unwrap();
+        let mut tx = Tx::new(queue.into(), pool, ExternalMemory::new(16), None);
+        let mem = RegionMemory::new(Arc::new(RegionTable::new(4, None)));
+        let mut sink = tx.sink(Instant::ZERO, &mem);
+        assert_eq!(sink.cuts(), 32);
+        let train = Offload { tcp: true, ip: true, segment: 1000, ..Offload::default() };
+        let mut trains = 0;
+        while sink.room() > 0 {
+            sink.begin_train(32_000, 1000);
+            assert!(sink.whole(1066).is_some());
+            for _ in 1..32 {
+                assert!(sink.piece(1000).is_some());
+            }
+            sink.end(train);
+            trains += 1;
+        }
+        drop(sink);
+        // The ring has one, the rest waits.
+        assert!((MANY_BUFFERS / 32..2 * MANY_BUFFERS / 32).contains(&trains), "{trains}");
+        assert_eq!(tx.counters.tx_no_mbuf, 0);
+        let (free, used) = tx.buffers();
+        assert!(used as usize <= 2 * MANY_BUFFERS && free > 2048, "{used} used, {free} free");
+        tx.clear();
+        // Single segments may wait in any number up to the port's burst.
+        let mut sink = tx.sink(Instant::ZERO, &mem);
+        let mut frames = 0;
+        while sink.room() > 0 {
+            sink.begin(60);
+            sink.bytes(&[0; 60]);
+            sink.end(Offload::default());
+            frames += 1;
+        }
+        assert_eq!(frames, TX_FRAMES);
     }
 }

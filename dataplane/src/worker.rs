@@ -32,7 +32,7 @@ mod ring;
 mod snapshot;
 pub mod steer;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod times;
 
 pub use control::{Command, CommandSender, NoReport, ReportReceiver, WorkerReport};

@@ -45,7 +45,7 @@ const CONNS: usize = 256;
 const DEPTH: u32 = 256;
 
 /// Returns DPDK, started once in this process.
-pub(super) fn eal() -> Eal {
+pub(crate) fn eal() -> Eal {
     static EAL: Mutex<Option<Eal>> = Mutex::new(None);
     let mut eal = EAL.lock().unwrap();
     let config = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
