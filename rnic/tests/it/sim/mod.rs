@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
-use heddle_engine::{Offload, POST_TURN, Retired, TxSink, Untaken, take_turn};
+use heddle_engine::{POST_TURN, Retired, Untaken, take_turn};
 use heddle_iwarp::{QpConfig, Role};
-use heddle_mr::{MemRange, Memory, MrAttr, MrTable};
+use heddle_mr::{MrAttr, MrTable};
 use heddle_rnic::{Event, FpduMode, Rnic, RnicConfig, RnicFrame};
 use heddle_tcp::{Addressing, Cidr, PeerLimit, RxFrame, StackConfig};
 use heddle_types::{Access, CloseReason, ConnId, Cqe, Pd, PostError, RecvWr, SendWr};
 use memory::HostMemory;
+pub use port::VecSink;
 use rings::{NotTaken, Rings};
 
 pub mod memory;
@@ -47,64 +48,6 @@ impl Chunks for Frame {
 impl RxFrame for Frame {}
 
 impl RnicFrame for Frame {}
-
-/// A port that collects frames as bytes, as they are on the wire.
-pub struct VecSink<'a> {
-    pub mem: &'a HostMemory,
-    pub frame: Vec<u8>,
-    pub done: Vec<Vec<u8>>,
-    /// Whether there is a buffer that takes a frame as a whole.
-    pub has_buffer: bool,
-    /// Frames that may begin at a time, and segments of a train that the port cuts.
-    pub room: u32,
-    pub cuts: u32,
-}
-
-impl<'a> VecSink<'a> {
-    /// Returns a port that takes one segment at a time.
-    pub fn new(mem: &'a HostMemory) -> VecSink<'a> {
-        VecSink { mem, frame: Vec::new(), done: Vec::new(), has_buffer: true, room: 1, cuts: 1 }
-    }
-}
-
-impl TxSink for VecSink<'_> {
-    fn room(&mut self) -> u32 {
-        self.room
-    }
-
-    fn cuts(&self) -> u32 {
-        self.cuts
-    }
-
-    fn begin(&mut self, len: usize) {
-        self.frame = Vec::with_capacity(len);
-    }
-
-    fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.frame.resize(if self.has_buffer { len } else { 0 }, 0xdd);
-        self.has_buffer.then_some(self.frame.as_mut_slice())
-    }
-
-    fn piece(&mut self, len: usize) -> Option<&mut [u8]> {
-        let at = self.frame.len();
-        self.frame.resize(at + len, 0xdd);
-        self.frame.get_mut(at..)
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.frame.extend_from_slice(bytes);
-    }
-
-    fn memory(&mut self, range: MemRange) {
-        let at = self.frame.len();
-        self.frame.resize(at + range.len() as usize, 0);
-        self.mem.gather(range, &mut self.frame[at..]);
-    }
-
-    fn end(&mut self, offload: Offload) {
-        self.done.extend(port::send(std::mem::take(&mut self.frame), offload));
-    }
-}
 
 /// An end of the link: an RNIC, its memory and its owner.
 pub struct Host {

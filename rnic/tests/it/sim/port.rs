@@ -1,10 +1,72 @@
-//! The work that a port does by itself: cutting trains into segments, and checksums.
+//! A port that shows frames as they are on the wire, and its own work: cutting trains into segments,
+//! and checksums.
 
 use heddle_base::Sum;
-use heddle_engine::Offload;
+use heddle_engine::{Offload, TxSink};
+use heddle_mr::{MemRange, Memory as _};
+
+use super::memory::HostMemory;
+
+/// A port that collects frames as bytes, as they are on the wire.
+pub struct VecSink<'a> {
+    pub mem: &'a HostMemory,
+    pub frame: Vec<u8>,
+    pub done: Vec<Vec<u8>>,
+    /// Whether there is a buffer that takes a frame as a whole.
+    pub has_buffer: bool,
+    /// Frames that may begin at a time, and segments of a train that the port cuts.
+    pub room: u32,
+    pub cuts: u32,
+}
+
+impl<'a> VecSink<'a> {
+    /// Returns a port that takes one segment at a time.
+    pub fn new(mem: &'a HostMemory) -> VecSink<'a> {
+        VecSink { mem, frame: Vec::new(), done: Vec::new(), has_buffer: true, room: 1, cuts: 1 }
+    }
+}
+
+impl TxSink for VecSink<'_> {
+    fn room(&mut self) -> u32 {
+        self.room
+    }
+
+    fn cuts(&self) -> u32 {
+        self.cuts
+    }
+
+    fn begin(&mut self, len: usize) {
+        self.frame = Vec::with_capacity(len);
+    }
+
+    fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.frame.resize(if self.has_buffer { len } else { 0 }, 0xdd);
+        self.has_buffer.then_some(self.frame.as_mut_slice())
+    }
+
+    fn piece(&mut self, len: usize) -> Option<&mut [u8]> {
+        let at = self.frame.len();
+        self.frame.resize(at + len, 0xdd);
+        self.frame.get_mut(at..)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.frame.extend_from_slice(bytes);
+    }
+
+    fn memory(&mut self, range: MemRange) {
+        let at = self.frame.len();
+        self.frame.resize(at + range.len() as usize, 0);
+        self.mem.gather(range, &mut self.frame[at..]);
+    }
+
+    fn end(&mut self, offload: Offload) {
+        self.done.extend(send(std::mem::take(&mut self.frame), offload));
+    }
+}
 
 /// Returns the frames that leave the port for `frame`.
-pub fn send(frame: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
+fn send(frame: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
     if !offload.tcp {
         assert_eq!((offload.segment, offload.ip), (0, false));
         return vec![frame];
