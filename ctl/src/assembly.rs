@@ -18,6 +18,7 @@ use heddle_rings::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
 use heddle_types::WorkerId;
+use heddle_verbs::DeviceLimits;
 
 use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 use crate::control_plane::{Control, Requests, WorkerLink};
@@ -229,6 +230,7 @@ impl Endpoint {
             memory: setup.memory,
             queues: setup.queues,
             pages: setup.pages,
+            limits: DeviceLimits { max_qps: DeviceLimits::MOST.max_qps, ..DeviceLimits::default() },
             ..DeviceConfig::default()
         };
         // The kernel places memory at the processor socket of the thread that touches it first.

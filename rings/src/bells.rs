@@ -2,7 +2,8 @@
 //!
 //! Each queue pair has one bit, and each word of bits has one summary bit. Ringing and taking are
 //! single atomic operations, so no thread can stop half way with a place taken. Ringing twice is
-//! the same as ringing once. An application that rings a bell without a queue pair costs the worker
+//! the same as ringing once. The words of summary bits share a line, which is all that a worker
+//! reads while no bell rings. An application that rings a bell without a queue pair costs the worker
 //! a look, once a turn.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +15,11 @@ use super::layout::LINE;
 use crate::wakeup::WorkerWakers;
 
 /// Queue pairs of one application that can ring at one worker.
-pub const BELLS: usize = 4096;
+pub const BELLS: usize = 16 * 1024;
 
-/// Lines of a worker's bells: first a line of its own for the summary, which is its first word,
-/// then the bits.
-const SUMMARY: usize = 0;
+/// Words of summary bits, the first words of a line of their own.
+const SUMMARIES: usize = BELLS / 64 / 64;
+/// Lines of a worker's bells: first that of the summaries, then the bits.
 const LINES: usize = 1 + BELLS / 64 / LINE;
 const PER_WORKER: usize = LINES * LINE;
 
@@ -88,18 +89,19 @@ impl Bells {
         let words = self.block.words();
         let Some(first) = worker.checked_mul(PER_WORKER) else { return };
         let (Some(of_bell), Some(summary)) =
-            (words.get(first.wrapping_add(LINE + word)), words.get(first.wrapping_add(SUMMARY)))
+            (words.get(first.wrapping_add(LINE + word)), words.get(first.wrapping_add(word / 64)))
         else {
             return;
         };
+        let of_word = 1 << (word % 64);
         if of_bell.load(Ordering::SeqCst) & bit == 0 {
             of_bell.fetch_or(bit, Ordering::SeqCst);
         }
         seq_cst_operations();
         // The worker takes the summary before the words: while the summary's bit is set, the worker
         // has yet to look at the word.
-        if summary.load(Ordering::SeqCst) & 1 << word == 0 {
-            summary.fetch_or(1 << word, Ordering::SeqCst);
+        if summary.load(Ordering::SeqCst) & of_word == 0 {
+            summary.fetch_or(of_word, Ordering::SeqCst);
             // If the bit was set already, the thread that set it wakes the worker.
             if let Some(wakers) = &self.wakers {
                 wakers.wake_after_rmw(worker);
@@ -110,26 +112,41 @@ impl Bells {
     /// Takes the bells that were rung at `worker`, each once.
     #[inline]
     pub fn take(&self, worker: usize) -> BellsTaken<'_> {
-        let Some(lines) = self.of(worker) else { return BellsTaken::default() };
-        let summary = &lines[0][SUMMARY];
-        // Usually no bell rings, and a plain load shows that.
-        if summary.load(Ordering::Relaxed) == 0 {
+        let Some([first, rest @ ..]) = self.of(worker) else { return BellsTaken::default() };
+        let summaries = first.first_chunk::<SUMMARIES>().map_or(&[][..], |s| &s[..]);
+        // Usually no bell rings, and plain loads of one line show that.
+        if summaries.iter().fold(0, |any, s| any | s.load(Ordering::Relaxed)) == 0 {
             return BellsTaken::default();
         }
-        let words = lines[1..].as_flattened();
-        let summary = summary.swap(0, Ordering::SeqCst);
-        seq_cst_operations();
-        BellsTaken { words, summary, word: 0, bits: 0 }
+        BellsTaken { summaries, words: rest.as_flattened(), ..BellsTaken::default() }
     }
 }
 
 /// See [`Bells::take`].
 #[derive(Debug, Default)]
 pub struct BellsTaken<'a> {
+    /// The words of summary bits that are not taken yet.
+    summaries: &'a [AtomicU64],
     words: &'a [AtomicU64],
     summary: u64,
+    /// The word after those of `summary`.
+    after: u32,
     word: u32,
     bits: u64,
+}
+
+impl BellsTaken<'_> {
+    /// Takes the next word of summary bits; returns false after the last.
+    fn next_summary(&mut self) -> bool {
+        let Some((summary, later)) = self.summaries.split_first() else { return false };
+        self.summaries = later;
+        self.after += 64;
+        if summary.load(Ordering::Relaxed) != 0 {
+            self.summary = summary.swap(0, Ordering::SeqCst);
+            seq_cst_operations();
+        }
+        true
+    }
 }
 
 impl Iterator for BellsTaken<'_> {
@@ -138,10 +155,12 @@ impl Iterator for BellsTaken<'_> {
     #[inline]
     fn next(&mut self) -> Option<u32> {
         while self.bits == 0 {
-            if self.summary == 0 {
-                return None;
+            while self.summary == 0 {
+                if !self.next_summary() {
+                    return None;
+                }
             }
-            self.word = self.summary.trailing_zeros();
+            self.word = self.after - 64 + self.summary.trailing_zeros();
             self.summary &= self.summary - 1;
             self.bits = self.words.get(self.word as usize)?.swap(0, Ordering::SeqCst);
             seq_cst_operations();
@@ -152,7 +171,7 @@ impl Iterator for BellsTaken<'_> {
     }
 }
 
-const _: () = assert!(BELLS / 64 <= 64 && (BELLS / 64).is_multiple_of(LINE));
+const _: () = assert!(SUMMARIES <= LINE && BELLS.is_multiple_of(64 * 64));
 
 #[cfg(test)]
 mod tests {
@@ -163,11 +182,12 @@ mod tests {
     fn test_each_bell_is_taken_once_by_its_worker() {
         let area = Area::new(Bells::bytes(2)).unwrap();
         let bells = Bells::new(&area, 2).unwrap();
-        for b in [0, 63, 64, 4095, 64, 4096 + 5] {
+        let last = u32::try_from(BELLS).unwrap() - 1;
+        for b in [0, 63, 64, 4095, last, 64, 4096, 8191, last + 1 + 5] {
             bells.ring(1, b);
         }
         assert_eq!(bells.take(0).count(), 0);
-        assert_eq!(bells.take(1).collect::<Vec<_>>(), [0, 5, 63, 64, 4095]);
+        assert_eq!(bells.take(1).collect::<Vec<_>>(), [0, 5, 63, 64, 4095, 4096, 8191, last]);
         assert_eq!(bells.take(1).count(), 0);
         bells.ring(7, 1);
         assert_eq!(bells.take(7).count(), 0);

@@ -155,12 +155,13 @@ impl DeviceLimits {
 }
 
 impl Default for DeviceLimits {
-    /// Returns 128 Reads each way, 4,096 protection domains and 4,096 completion queues; all other
-    /// limits are those of the RNIC.
+    /// Returns 128 Reads each way, and 4,096 queue pairs, protection domains and completion queues;
+    /// all other limits are those of the RNIC.
     fn default() -> Self {
         DeviceLimits {
             max_ird: 128,
             max_ord: 128,
+            max_qps: 4096,
             max_pds: 4096,
             max_cqs: 4096,
             ..DeviceLimits::MOST
