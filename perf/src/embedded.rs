@@ -15,6 +15,7 @@ use heddle_ctl::{Detached, Endpoint, EndpointConfig, InnerSetup, OpenError, Rnic
 use heddle_dataplane::{
     Clock, Eal, FaultConfig, LcoreError, LcoreWorker, Offloads, WorkerSnapshot,
 };
+use heddle_services::Limits;
 use heddle_services::Serve as _;
 use heddle_services::Step;
 use heddle_services::bench::{BenchServer, send_window};
@@ -116,6 +117,15 @@ pub fn memory_for(spec: &BenchSpec) -> usize {
     usize::try_from(2 * most + (8 << 20)).unwrap_or(usize::MAX)
 }
 
+/// Returns the memory regions that one side needs for all runs of a specification. The regions of a
+/// finished run may be there a little longer.
+fn mrs_for(spec: &BenchSpec) -> usize {
+    2 * MRS * spec.qps as usize + 64
+}
+
+/// The most memory regions of a connection.
+const MRS: usize = 5;
+
 /// Returns the bytes of queue memory that one side needs for all runs of a specification.
 pub fn queues_for(spec: &BenchSpec) -> usize {
     let depth = spec.sizes.iter().map(|s| spec.depth_for(s)).max().unwrap_or(1) as usize;
@@ -195,6 +205,7 @@ impl Pair {
             frames: frames_for(spec),
             offloads: Offloads { rings: spec.tso, ..Offloads::default() },
             max_conns: 2 * spec.qps as usize + 16,
+            max_mrs: mrs_for(spec),
             fault: fault_config(&spec.faults),
             // No packet of an old connection is in flight after the ring is empty, and the next
             // size needs the connection's place.
@@ -220,6 +231,7 @@ impl Pair {
             memory: 2 * memory_for(spec),
             queues: 2 * queues_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
+            max_mrs: mrs_for(spec),
             tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
             inner: Some(InnerSetup::loopback()),
             ..RnicSetup::with_seed(Seed::from_u64(spec.faults.seed))
@@ -249,8 +261,10 @@ impl Pair {
             backlog: spec.qps as usize + 16,
             ..ListenParams::default()
         };
-        let mut server =
-            BenchServer::new(b.as_ref().unwrap_or(&a).device(), topology.server, params, None)?;
+        let device = b.as_ref().unwrap_or(&a).device();
+        // All connections come from one address.
+        let limits = Limits { peer_share: 1, ..Limits::default() };
+        let mut server = BenchServer::with_limits(device, topology.server, params, limits, None)?;
         // Every worker of the server has to listen: the server refuses a client that comes before.
         let until = a.now() + SETTLE;
         while !matches!(server.is_listening(), Ok(true)) && a.now() < until {

@@ -162,7 +162,7 @@ pub const OUTSTANDING: u32 = 1 << 20;
 /// works, and fewer bytes stay in nearer caches.
 pub const OUTSTANDING_INLINE: u32 = 256 << 10;
 /// The highest number of connections.
-pub const MAX_QPS: u32 = 1024;
+pub const MAX_QPS: u32 = 16 * 1024;
 /// The most memory in bytes that the two sides of all connections may need together.
 pub const MAX_MEMORY: u64 = 1 << 30;
 

@@ -35,7 +35,7 @@ use prepare::{Client, PrepareError, Stage, completions, memory_of, receives, sen
 use serving::Turn;
 
 /// The highest number of connections of a service.
-const MAX_CONNS: usize = 4096;
+const MAX_CONNS: usize = 16 * 1024;
 
 /// The most registered memory in bytes that one connection may ask for.
 const MAX_CONN_MEMORY: u64 = 512 << 20;
