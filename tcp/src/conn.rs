@@ -49,6 +49,9 @@ pub use progress::Hindrance;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
+use core::mem::offset_of;
+use core::ops::Range;
+
 use crate::{SackBlocks, SeqNumber};
 use config::Settings;
 use congestion::NewReno;
@@ -178,6 +181,9 @@ struct Cold {
     sack_in: Option<Box<SackBlocks>>,
     /// Without SACK: ACKs to send for segments that came ahead of a gap.
     dup_acks_owed: u8,
+    /// The number of ACKs in a row that the connection has held back although no data went out in
+    /// that time.
+    vain_acks: u8,
     board: Scoreboard,
     rack: Rack,
     rto: Rto,
@@ -255,6 +261,12 @@ impl Pending {
 }
 
 impl Connection {
+    /// The bytes of a connection that every segment touches.
+    pub(crate) const HOT: Range<usize> = {
+        let start = offset_of!(Connection, hot);
+        start..start + size_of::<Hot>()
+    };
+
     /// Returns true if an event waits.
     #[inline]
     pub fn has_events(&self) -> bool {

@@ -28,7 +28,8 @@ pub struct ConnConfig {
     /// 8985).
     pub sack: bool,
     /// The longest time for which the connection holds an ACK back; values above 500 ms count as
-    /// 500 ms. Zero: never hold an ACK back.
+    /// 500 ms. Zero: never hold an ACK back. Where two ACKs in a row have waited in vain for data to
+    /// go with, the connection holds back none until data go out within this time again.
     pub delayed_ack: Duration,
     /// How long the peer may hold back the ACK of a lone segment, until the connection has learned
     /// the peer's delay: TLP.max_ack_delay of RFC 8985, on top of two round trips. At most 200 ms.

@@ -121,6 +121,7 @@ impl Connection {
                 reports: Reports::default(),
                 sack_in: None,
                 dup_acks_owed: 0,
+                vain_acks: 0,
                 board: Scoreboard::default(),
                 rack: Rack::new(cfg.peer_ack_delay),
                 rto: Rto::new(cfg.rto_initial, cfg.rto_min, cfg.rto_max),

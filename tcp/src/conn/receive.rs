@@ -12,6 +12,10 @@ use heddle_base::{Instant, StreamPos};
 /// peer's stream; the same number as Linux sends.
 const QUICK_ACKS: u8 = 16;
 
+/// The number of ACKs in a row that the connection has held back in vain before it holds back no
+/// more: a single one may have met a pause of the application.
+const VAIN_ACKS: u8 = 2;
+
 /// After this long without an acceptable segment TS.Recent proves nothing (RFC 7323 section 5.5).
 const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 3600);
 
@@ -375,6 +379,10 @@ impl Connection {
 
     /// Acknowledges more bytes, which came in segments of `len` bytes: at once when two full segments
     /// wait, otherwise after a delay (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+    ///
+    /// The delay lets data carry the ACK. Where no data comes, as for lone RDMA Writes, it only makes
+    /// the peer wait: after [`VAIN_ACKS`] such delays the connection acknowledges each burst at once,
+    /// until it sends data again so soon that a delayed ACK would have gone with them.
     #[inline]
     fn schedule_ack(&mut self, now: Instant, len: u32) {
         self.note_len(len);
@@ -384,6 +392,8 @@ impl Connection {
             hot.pending.set(Pending::ACK);
         } else if hot.quick_acks > 0 && len >= hot.rcv_mss {
             hot.quick_acks -= 1;
+            hot.pending.set(Pending::ACK);
+        } else if self.cold.vain_acks >= VAIN_ACKS {
             hot.pending.set(Pending::ACK);
         } else if hot.ack_at == NEVER {
             hot.ack_at = now + delay;

@@ -288,6 +288,10 @@ impl Connection {
     /// retransmission of their own (then `from` is not `snd_next`).
     #[inline(never)]
     pub(super) fn note_burst(&mut self, now: Instant, from: StreamPos) {
+        if self.cold.vain_acks > 0 && now - self.hot.last_rx < self.cold.set.delayed_ack() {
+            // These data carry the ACK of what came just before, or would have carried it.
+            self.cold.vain_acks = 0;
+        }
         if self.hot.sack_ok && from == self.hot.snd_next {
             let apart = self.cold.rto.burst_interval();
             self.cold.board.on_burst(self.hot.snd_una, from, now, apart);

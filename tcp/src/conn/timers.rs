@@ -29,6 +29,7 @@ impl Connection {
         if self.hot.ack_at <= now {
             self.hot.ack_at = NEVER;
             self.hot.pending.set(Pending::ACK);
+            self.cold.vain_acks = self.cold.vain_acks.saturating_add(1);
         }
         if self.hot.rtx_at <= now {
             self.hot.rtx_at = NEVER;

@@ -52,6 +52,48 @@ fn test_established_ack_is_piggybacked_on_data() {
     assert!(b.wait(100 * MS).is_empty());
 }
 
+/// A lone RDMA Write completes with its ACK. Where no data have carried two ACKs in a row, holding
+/// the next one back would only make the peer wait.
+#[test]
+fn test_acks_that_no_data_carry_are_soon_not_held_back() {
+    let mut b = Bench::established();
+    for (n, pos) in [(0u64, 0), (1, 10), (2, 20), (3, 30)] {
+        b.data(pos, 10);
+        let ack = format!(". 0 ack {}", pos + 10);
+        if n < 2 {
+            assert_eq!(b.wait(40 * MS), [(40, ack)], "message {n}");
+        } else {
+            assert_eq!(b.sent(), [ack], "message {n}");
+        }
+        assert!(b.wait(60 * MS).is_empty());
+    }
+}
+
+/// The application answers again: its data carry the ACKs, as before.
+#[test]
+fn test_acks_are_held_back_again_once_data_follow_soon() {
+    let mut b = Bench::established();
+    for pos in [0, 10] {
+        b.data(pos, 10);
+        assert_eq!(b.wait(40 * MS).len(), 1);
+    }
+    b.data(20, 10);
+    assert_eq!(b.sent(), [". 0 ack 30"]);
+    // This answer is too late for an ACK that would have waited for it.
+    assert!(b.wait(40 * MS).is_empty());
+    b.queue(10);
+    assert_eq!(b.sent(), ["P. 0+10 ack 30"]);
+    b.data(30, 10);
+    assert_eq!(b.sent(), [". 10 ack 40"]);
+    assert!(b.wait(39 * MS).is_empty());
+    b.queue(10);
+    assert_eq!(b.sent(), ["P. 10+10 ack 40"]);
+    b.data(40, 10);
+    assert_eq!(b.sent(), strings(&[]));
+    b.queue(10);
+    assert_eq!(b.sent(), ["P. 20+10 ack 50"]);
+}
+
 /// RFC 9293 MUST-58, MUST-59: the connection handles a whole burst before one ACK goes out.
 #[test]
 fn test_established_burst_makes_one_ack() {
