@@ -301,6 +301,7 @@ impl Appliance {
             first_message: config.limits.first_message,
             // Benchmarks of one address get half of the memory.
             peer_memory: registered / 2,
+            ..service::Limits::default()
         };
         let memory = usize::try_from(registered / 4).unwrap_or(usize::MAX);
         let quota = Quota { memory: memory.clamp(EXPORT_MIN, EXPORT_MAX), peer_share };

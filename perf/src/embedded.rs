@@ -21,7 +21,7 @@ use heddle_services::Step;
 use heddle_services::bench::{BenchServer, send_window};
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_types::mpa::CrcPolicy;
-use heddle_verbs::{Device, DeviceError, ListenParams, MpaOptions, Protocol};
+use heddle_verbs::{Device, DeviceError, ListenParams, MAX_CQ_DEPTH, MpaOptions, Protocol};
 use tracing::debug;
 
 use crate::progress::{Progress, Teller, UPDATE_EVERY};
@@ -134,7 +134,20 @@ pub fn queues_for(spec: &BenchSpec) -> usize {
     let qp = 64 * (3 * 4 * depth + 96);
     // The factor of two covers a finished run whose memory is not back yet; the rest is for the
     // completion queues.
-    2 * spec.qps as usize * qp + (16 << 20)
+    2 * spec.qps as usize * qp + cqs_for(spec)
+}
+
+/// Returns the completions of the server's connections for which its queues have room.
+fn completions_for(spec: &BenchSpec) -> u32 {
+    let depth = spec.sizes.iter().map(|s| spec.depth_for(s)).max().unwrap_or(1);
+    let messages = if spec.op.takes_buffer() || spec.bidirectional { 2 * depth } else { 0 };
+    let all = spec.qps.saturating_mul(messages + 16).min(MAX_CQ_DEPTH);
+    all.next_power_of_two().max(Limits::default().completions)
+}
+
+/// Returns the bytes of queue memory for the completion queues of one worker.
+fn cqs_for(spec: &BenchSpec) -> usize {
+    (16 << 20).max(2 * 2 * 64 * completions_for(spec) as usize)
 }
 
 /// Returns the number of mbufs of a frame: headers, payload, trailer. With a CRC the sender copies
@@ -200,7 +213,7 @@ impl Pair {
             mtu: spec.mtu,
             memory: memory_for(spec),
             // Each worker needs room for completion queues.
-            queues: queues_for(spec) + (workers - 1) * (16 << 20),
+            queues: queues_for(spec) + (workers - 1) * cqs_for(spec),
             workers,
             frames: frames_for(spec),
             offloads: Offloads { rings: spec.tso, ..Offloads::default() },
@@ -263,7 +276,8 @@ impl Pair {
         };
         let device = b.as_ref().unwrap_or(&a).device();
         // All connections come from one address.
-        let limits = Limits { peer_share: 1, ..Limits::default() };
+        let limits =
+            Limits { peer_share: 1, completions: completions_for(spec), ..Limits::default() };
         let mut server = BenchServer::with_limits(device, topology.server, params, limits, None)?;
         // Every worker of the server has to listen: the server refuses a client that comes before.
         let until = a.now() + SETTLE;

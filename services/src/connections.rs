@@ -146,11 +146,6 @@ impl<T> Connections<T> {
         self.places.iter().flatten().count()
     }
 
-    /// Returns the service's state for each connection.
-    pub(crate) fn states(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().flatten().map(|c| &c.state)
-    }
-
     /// Returns a free place, for [`insert`](Self::insert) of a connection from `peer`.
     pub(crate) fn free_place(&mut self, peer: IpAddr) -> Result<usize, Full> {
         let most = self.limits.share_of_peer(self.most);

@@ -198,12 +198,19 @@ pub struct Limits {
     pub first_message: Option<Duration>,
     /// Bytes of registered memory that benchmarks of one address may have.
     pub peer_memory: u64,
+    /// Completions of all its connections for which a benchmark's server has room.
+    pub completions: u32,
 }
 
 impl Default for Limits {
-    /// A quarter of the connections, 5 s, any memory.
+    /// A quarter of the connections, 5 s, any memory, 65,536 completions.
     fn default() -> Limits {
-        Limits { peer_share: 4, first_message: Some(Duration::from_secs(5)), peer_memory: u64::MAX }
+        Limits {
+            peer_share: 4,
+            first_message: Some(Duration::from_secs(5)),
+            peer_memory: u64::MAX,
+            completions: 1 << 16,
+        }
     }
 }
 

@@ -43,9 +43,6 @@ const MAX_CONN_MEMORY: u64 = 512 << 20;
 /// The highest number of completions per step, so that connection events have their turn.
 const TURN: usize = 256;
 
-/// Room for the credits of all connections.
-const CQ_DEPTH: u32 = 1 << 16;
-
 /// Answers benchmarks on one address. The thread that polls the RNIC also calls
 /// [`step`](Self::step).
 pub struct BenchServer {
@@ -53,6 +50,9 @@ pub struct BenchServer {
     inbox: Inbox,
     send_cq: Cq,
     recv_cq: Cq,
+    /// Room for the completions of all connections, in either queue, and what they may need of it.
+    room: u32,
+    needed: u64,
     conns: Connections<Client>,
     /// Connections whose memory the server prepares or compares, in turn.
     preparing: VecDeque<usize>,
@@ -83,8 +83,8 @@ impl BenchServer {
     ) -> Result<BenchServer, DeviceError> {
         // The queues are made before the server listens: without room for the queues, no listener
         // may exist.
-        let send_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
-        let recv_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
+        let send_cq = device.create_cq(limits.completions, waker.cloned())?;
+        let recv_cq = device.create_cq(limits.completions, waker.cloned())?;
         let events = EventQueue::new(waker.cloned());
         let listener = device.listen(addr, params, &events)?;
         Ok(BenchServer {
@@ -92,6 +92,8 @@ impl BenchServer {
             inbox: Inbox::new(events),
             send_cq,
             recv_cq,
+            room: limits.completions,
+            needed: 0,
             conns: Connections::new(device, listener, MAX_CONNS, limits),
             preparing: VecDeque::new(),
             watched: Vec::new(),
@@ -153,7 +155,7 @@ impl BenchServer {
     /// Other connections may add completions all the while, so this ends after as many as a queue
     /// holds.
     fn drain_cqs(&mut self) {
-        for _ in 0..CQ_DEPTH as usize / TURN {
+        for _ in 0..self.room as usize / TURN {
             if !self.poll_cqs(TURN) {
                 break;
             }
@@ -229,6 +231,7 @@ impl BenchServer {
                 if let Some((place, c)) = self.conns.ended(id, reason) {
                     self.preparing.retain(|&p| p != place);
                     self.watched.retain(|&p| p != place);
+                    self.needed -= u64::from(completions(&c.state.hello));
                     if !matches!(c.state.stage, Stage::Greeted) {
                         self.memory.give_back(c.remote.ip(), memory_of(&c.state.hello));
                     }
@@ -245,8 +248,8 @@ impl BenchServer {
         let place = self.conns.free_place(remote.ip()).map_err(|_| Reason::BUSY)?;
         // Completions without room in the queue would end all connections that have a completion
         // there.
-        let others = self.conns.states().map(|c| u64::from(completions(&c.hello))).sum::<u64>();
-        if others + u64::from(completions(&hello)) > CQ_DEPTH.into() {
+        let more = u64::from(completions(&hello));
+        if self.needed + more > self.room.into() {
             return Err(Reason::BUSY);
         }
         // The server checks for room at once, so that it can reject; it takes the room only when
@@ -261,6 +264,7 @@ impl BenchServer {
         params.private_data = Welcome::ASK.encode();
         self.device.accept(id, params).map_err(|_| Reason::BUSY)?;
         self.conns.insert(place, id, remote, qp, client);
+        self.needed += more;
         Ok(())
     }
 
