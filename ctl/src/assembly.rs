@@ -230,7 +230,11 @@ impl Endpoint {
             memory: setup.memory,
             queues: setup.queues,
             pages: setup.pages,
-            limits: DeviceLimits { max_qps: DeviceLimits::MOST.max_qps, ..DeviceLimits::default() },
+            limits: DeviceLimits {
+                max_qps: DeviceLimits::MOST.max_qps,
+                max_pds: DeviceLimits::MOST.max_pds,
+                ..DeviceLimits::default()
+            },
             ..DeviceConfig::default()
         };
         // The kernel places memory at the processor socket of the thread that touches it first.
