@@ -6,6 +6,7 @@
 
 mod chunks;
 mod counters;
+mod fetch;
 mod histogram;
 mod random;
 mod stream;
@@ -15,6 +16,7 @@ mod time;
 pub mod units;
 
 pub use chunks::{Chunks, Skip};
+pub use fetch::Fetch;
 pub use histogram::Histogram;
 pub use random::{Random, Seed};
 pub use stream::StreamPos;

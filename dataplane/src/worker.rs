@@ -3,7 +3,6 @@
 //! The worker moves frames, work requests and completions, and knows no protocol: that is its
 //! [`Engine`]'s. The crate's root has the types of this module for the engine of iWARP over TCP.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -21,6 +20,7 @@ use crate::rx::RxMbuf;
 use crate::tx::Tx;
 use crate::{Clock, FaultInjector, Mbuf, Mempool, RxQueue};
 
+mod ahead;
 mod commands;
 mod completions;
 mod control;
@@ -43,7 +43,7 @@ pub use times::WorkerTimes;
 
 use control::ReportSender;
 use queues::Queues;
-use requests::NotTaken;
+use requests::{NotTaken, Waiting};
 use ring::{Consumer, ring};
 use snapshot::Snapshots;
 use steer::{RxEnd, TxEnd};
@@ -137,7 +137,7 @@ pub struct Worker<E: Engine<Frame = RxMbuf>> {
     entering: Option<(ConnId, AppId, Box<WorkerQp>)>,
     /// Slots of queue pairs to look at: those that rang, and those that had more requests than one
     /// turn takes.
-    ready: VecDeque<usize>,
+    ready: Waiting,
     /// The work request that the worker is taking.
     entry: Box<Entry>,
     counters: WorkerCounters,
@@ -179,7 +179,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
             reports,
             queues: Queues::new(config.index, conns),
             entering: None,
-            ready: VecDeque::with_capacity(conns),
+            ready: Waiting::with_capacity(conns),
             entry: Box::default(),
             counters: WorkerCounters::default(),
             began: Instant::ZERO,
@@ -312,7 +312,11 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
         for frame in frames.drain(..) {
             received.push(Some(RxMbuf::new(frame, digests)));
         }
-        engine.handle_frames(now, mem, &posted, received);
+        if received.len() > 1 && engine.is_wide() {
+            ahead::handle_frames(engine, now, mem, &posted, received);
+        } else {
+            engine.handle_frames(now, mem, &posted, received);
+        }
         while let Some(frame) = received.pop() {
             if let Some(frame) = frame {
                 frames.push(frame.into_mbuf());

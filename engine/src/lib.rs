@@ -32,15 +32,17 @@
 use core::fmt::Debug;
 use std::sync::Arc;
 
-use heddle_base::{Histogram, Instant};
+use heddle_base::{Fetch, Histogram, Instant};
 use heddle_mr::{Memory, MrTable, Pins};
 use heddle_types::{ConnId, ConnectedState, PostError, RecvWr, RnicError, SendWr};
 
+mod ahead;
 mod completions;
 mod posted;
 mod receives;
 mod sink;
 
+pub use ahead::Step;
 pub use completions::{Completions, Retired};
 pub use posted::{POST_TURN, Posted, take_turn};
 pub use receives::{PostedReceives, SharedBroken, SharedReceives, Untaken};
@@ -163,6 +165,20 @@ pub trait Engine: Debug + Sized {
     /// that reads its payload for a checksum may compute both in one pass.
     fn wants_digest(&self) -> bool;
 
+    /// Returns true if the engine has so many connections that most are in no cache when their turn
+    /// comes. The owner then does well to [look ahead](Engine::look_ahead); nothing depends on it.
+    fn is_wide(&self) -> bool;
+
+    /// Looks at the frames of a burst, which the owner hands over next, in any number of pieces.
+    fn look_ahead(&mut self, frames: &[Option<Self::Frame>], fetch: impl Fetch);
+
+    /// Returns the [index](ConnId::index) of the connection that frame `at` of that burst seems to
+    /// be for. The owner asks in the order of the frames, or again.
+    fn seen_ahead(&mut self, at: usize) -> Option<usize>;
+
+    /// Takes a step of the look ahead at the connection of this index.
+    fn fetch(&self, index: usize, step: Step, fetch: impl Fetch);
+
     /// Takes frames from the port, in the order of their arrival. The engine takes the frames that it
     /// keeps out of `frames`; the others stay there, so that the caller can free many at once.
     ///
@@ -204,6 +220,10 @@ pub trait Engine: Debug + Sized {
     /// Returns true if [`take_completions`](Engine::take_completions) may have completions to pass
     /// on.
     fn has_completions(&self) -> bool;
+
+    /// Returns the index of the connection whose completions come after `after` others, for a look
+    /// ahead.
+    fn completed_ahead(&self, after: usize) -> Option<usize>;
 
     /// Calls `f` with all completions of one queue pair, and their connection; returns `None` when
     /// no queue pair has any. `f` also gets the counts of [`QueuePair::retired`], unless the

@@ -3,6 +3,7 @@
 //! All data that this module reads come from another process, which may be hostile: see
 //! the documentation of this crate.
 
+use heddle_base::Fetch;
 use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
@@ -28,6 +29,9 @@ pub struct WorkerQp {
     tied: Arc<dyn TiedStags>,
     /// The application believes that a worker serves the queue pair.
     running: bool,
+    /// For the worker's use, which it sets: the queue pair has to end, because its rings make no
+    /// sense or its completion queue has overflowed.
+    pub broken: bool,
     /// Present until the worker has taken the links.
     links: Option<Box<Links>>,
 }
@@ -124,6 +128,7 @@ impl WorkerQp {
             rq: QueueCursor::new(if links.srq.is_some() { 0 } else { rings.rq }, depths.1),
             tied,
             running: false,
+            broken: false,
             links: Some(Box::new(links)),
         }
     }
@@ -199,6 +204,22 @@ impl WorkerQp {
     #[inline]
     pub fn owes_recvs(&self) -> bool {
         self.sq.reader.has_seen() && self.rq.reader.owes()
+    }
+
+    /// Fetches what leads to the queue pair's words.
+    #[inline]
+    pub fn fetch_block(&self, fetch: impl Fetch) {
+        fetch.value::<Block>(&self.block);
+    }
+
+    /// Fetches the words of both queues' ends, and the next request of the send queue.
+    #[inline]
+    pub fn fetch_words(&self, fetch: impl Fetch) {
+        let words = header(&self.block);
+        for at in [at::SQ_TAIL, at::RQ_TAIL, at::SQ_HEAD] {
+            fetch.value(&words[at]);
+        }
+        self.sq.reader.fetch(self.rings.sq_of(self.block.lines()), fetch);
     }
 
     /// Returns true unless the worker has taken all requests of both queues.

@@ -3,6 +3,7 @@
 //! The decoder is the border between two processes: it copies an entry word by word, and passes on
 //! only values from the copy.
 
+use heddle_base::Fetch;
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 use heddle_types::{
     AtomicOp, RecvWr, SendOp, SendWr, Sge, Stag,
@@ -206,6 +207,14 @@ impl EntryReader {
         // A queue that claims more blocks than fit has none, so all its entries are invalid.
         let blocks = u32::try_from(blocks).unwrap_or(0);
         EntryReader { head: 0, tail: 0, blocks, noted: 0 }
+    }
+
+    /// Fetches the next entry.
+    #[inline]
+    pub fn fetch(&self, ring: BlockRing<'_>, fetch: impl Fetch) {
+        if let Some(block) = ring.block(self.head) {
+            fetch.value(block);
+        }
     }
 
     /// Returns the number of blocks taken so far.

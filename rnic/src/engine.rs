@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use heddle_base::{Histogram, Instant, StreamPos};
-use heddle_engine::{Change, Completions, Counters, Engine, Retired, Subject, TxSink, Untaken};
+use heddle_base::{Fetch, Histogram, Instant, StreamPos};
+use heddle_engine::{
+    Change, Completions, Counters, Engine, Retired, Step, Subject, TxSink, Untaken,
+};
 use heddle_iwarp::{QpContext, QpCounters};
 use heddle_mr::{Memory, MrTable, Pins};
 use heddle_tcp::{
@@ -11,6 +13,7 @@ use heddle_tcp::{
 };
 use heddle_types::{ConnId, RnicError};
 
+use crate::conn::Mode;
 use crate::counters::RnicCounters;
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
@@ -126,6 +129,35 @@ impl<F: RnicFrame> Engine for Rnic<F> {
         self.wants_crc()
     }
 
+    #[inline]
+    fn is_wide(&self) -> bool {
+        self.stack.is_wide()
+    }
+
+    fn look_ahead(&mut self, frames: &[Option<F>], fetch: impl Fetch) {
+        self.stack.look_ahead(frames, fetch);
+    }
+
+    fn seen_ahead(&mut self, at: usize) -> Option<usize> {
+        self.stack.seen_ahead(at).map(|index| index as usize)
+    }
+
+    #[inline]
+    fn fetch(&self, index: usize, step: Step, fetch: impl Fetch) {
+        let Ok(index) = u32::try_from(index) else { return };
+        if step == Step::Conn {
+            return self.stack.fetch(index, fetch);
+        }
+        let Some(state) = self.stack.user_at(index) else { return };
+        let Mode::Fpdu(qp) = &state.mode else { return };
+        if step == Step::Qp {
+            fetch.value::<QpContext>(qp);
+            state.queue.fetch(fetch);
+        } else {
+            qp.fetch(fetch);
+        }
+    }
+
     #[inline(always)]
     fn handle_frames<M: Memory>(
         &mut self,
@@ -168,6 +200,11 @@ impl<F: RnicFrame> Engine for Rnic<F> {
     #[inline]
     fn has_completions(&self) -> bool {
         Rnic::has_completions(self)
+    }
+
+    #[inline]
+    fn completed_ahead(&self, after: usize) -> Option<usize> {
+        self.shared.completed.get(after).map(|conn| conn.index())
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ mod tests;
 
 use core::cell::Cell;
 
-use heddle_base::{StreamPos, Sum};
+use heddle_base::{Fetch, StreamPos, Sum};
 use heddle_iwarp::{Buffers, Fpdu, qp::Piece};
 use heddle_mr::Memory;
 use heddle_tcp::{ByteQueue, SendQueue};
@@ -94,6 +94,12 @@ impl FpduQueue {
         self.snapshots += kept.enter(&q.fpdu);
         self.fpdu_end = q.end();
         q.fpdu.len()
+    }
+
+    /// Fetches the memory to which the queue points and that a turn touches.
+    #[inline]
+    pub(crate) fn fetch(&self, fetch: impl Fetch) {
+        self.fpdus.fetch(fetch);
     }
 
     /// Returns the number of FPDUs that the queue has memory for.

@@ -27,6 +27,7 @@
 
 mod addressing;
 mod admit;
+mod ahead;
 mod announce;
 mod arp;
 mod config;
@@ -76,6 +77,7 @@ pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 use heddle_types::ConnId;
 
 use crate::{ConnCounters, Connection, SendQueue, State};
+use ahead::Ahead;
 use announce::Announcer;
 use control::ControlQueue;
 use event::PendingEvents;
@@ -142,6 +144,7 @@ pub struct Stack<S> {
     deferred: u32,
     /// The connection of the last segment.
     last_flow: u32,
+    ahead: Box<Ahead>,
     /// Connections that may have segments to send.
     ready: IndexQueue,
     /// Segments that the first connection of `ready` has sent in this turn.
@@ -196,6 +199,7 @@ impl<S: SendQueue + Default> Stack<S> {
             timers: Timers::with_capacity(cfg.max_conns),
             deferred: NONE,
             last_flow: NONE,
+            ahead: Box::default(),
             ready: IndexQueue::with_capacity(cfg.max_conns),
             turn: 0,
             eventful: IndexQueue::with_capacity(cfg.max_conns),
@@ -443,7 +447,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Returns the index of the connection of these addresses and ports.
     #[inline]
     fn find(&mut self, flow: &FlowKey) -> Option<u32> {
-        let last = self.last_flow;
+        let last = self.ahead.hint().unwrap_or(self.last_flow);
         if self.conns.get(last).is_some_and(|e| e.attached && e.flow == *flow) {
             return Some(last);
         }

@@ -16,6 +16,7 @@ mod hazards;
 mod infiniband;
 mod inner;
 mod limits;
+mod many;
 mod memory;
 mod mutate;
 mod options;

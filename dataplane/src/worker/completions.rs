@@ -5,8 +5,8 @@ use heddle_engine::Engine;
 use heddle_rings::worker::WorkerQp;
 use heddle_types::{AppId, ConnId, Cqe, CqeOp, Queue};
 
-use super::Worker;
 use super::queues::let_go;
+use super::{Worker, ahead};
 use crate::rx::RxMbuf;
 
 impl<E: Engine<Frame = RxMbuf>> Worker<E> {
@@ -22,8 +22,12 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
 
     #[inline(never)]
     fn complete_all(&mut self) {
+        let looks = self.engine.is_wide();
         loop {
             let Worker { engine, queues, .. } = self;
+            if looks {
+                ahead::fetch_completed(engine, queues);
+            }
             let taken = engine.take_completions(|conn, all, retired| {
                 (queues.complete(conn, all, retired), retired)
             });
@@ -43,7 +47,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     fn overflowed(&mut self, conn: ConnId, lost: u64) {
         self.counters.cq_overflows += lost;
         if let Some(slot) = self.queues.of(conn)
-            && !std::mem::replace(&mut slot.broken, true)
+            && !std::mem::replace(&mut slot.qp.broken, true)
         {
             self.engine.abort(conn);
         }

@@ -1,6 +1,7 @@
 //! Applications' queues at a worker: doorbells, queue pairs, completion queues.
 
-use heddle_engine::{Completions, Retired, SharedReceives};
+use heddle_base::Fetch;
+use heddle_engine::{Completions, Retired, SharedReceives, Step};
 use heddle_rings::cq::{CqLink, CqProducer};
 use heddle_rings::worker::WorkerQp;
 use heddle_rings::{BELLS, Bells};
@@ -17,10 +18,6 @@ pub(super) struct Slot {
     pub(super) send_cq: u32,
     pub(super) recv_cq: u32,
     app: AppId,
-    /// The queue pair is already among those that the worker looks at in the next turn.
-    pub(super) again: bool,
-    /// The queue pair has to end: its rings are broken, or its completion queue has overflowed.
-    pub(super) broken: bool,
 }
 
 /// Doorbells of an application, for a worker to listen to. The thread that makes this value
@@ -167,6 +164,17 @@ impl Queues {
         self.slots.get_mut(index)?.as_deref_mut()
     }
 
+    /// Takes a step of the look ahead at the rings of a queue pair.
+    #[inline]
+    pub(super) fn fetch(&self, index: usize, step: Step, fetch: impl Fetch) {
+        let Some(Some(slot)) = self.slots.get(index) else { return };
+        match step {
+            Step::Conn => fetch.value::<Slot>(slot),
+            Step::Qp => slot.qp.fetch_block(fetch),
+            Step::Queues => slot.qp.fetch_words(fetch),
+        }
+    }
+
     /// Returns the slot of a connection.
     #[inline]
     pub(super) fn of(&mut self, conn: ConnId) -> Option<&mut Slot> {
@@ -207,8 +215,7 @@ impl Queues {
         }
         qp.attach(self.worker);
         if let Some(slot) = self.slots.get_mut(index) {
-            let (again, broken) = (false, false);
-            *slot = Some(Box::new(Slot { conn, qp, send_cq, recv_cq, app, again, broken }));
+            *slot = Some(Box::new(Slot { conn, qp, send_cq, recv_cq, app }));
         }
         srq
     }

@@ -1,47 +1,99 @@
 //! The path of work requests from the rings of applications to the queue pairs.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
-use heddle_engine::{Engine, POST_TURN, Posted, PostedReceives, QueuePair, take_turn};
+use heddle_engine::{Engine, POST_TURN, Posted, PostedReceives, QueuePair, Step, take_turn};
 use heddle_rings::worker::WorkerQp;
 use heddle_rings::{Broken, Entry, OnSend};
 use heddle_types::{PostError, SendWr};
 
 use super::Worker;
+use super::ahead::{GROUP, fetch_qp};
 use super::queues::Queues;
 use crate::rx::RxMbuf;
+
+/// Queue pairs whose requests one turn takes. The state of so many stays in the cache until the turn
+/// sends what they have posted, and frames wait no longer for a turn because many others have rung.
+const QPS: usize = 64;
+
+/// Slots of queue pairs that wait for a turn, each once.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    queue: VecDeque<usize>,
+    /// A bit for each slot that is in the queue.
+    queued: Box<[u64]>,
+}
+
+impl Waiting {
+    pub(super) fn with_capacity(conns: usize) -> Waiting {
+        let queued = vec![0; conns.div_ceil(64)].into();
+        Waiting { queue: VecDeque::with_capacity(conns), queued }
+    }
+
+    /// Puts a slot at the end, unless it waits already.
+    #[inline]
+    fn push(&mut self, slot: usize) {
+        if let Some(bits) = self.queued.get_mut(slot / 64)
+            && *bits & 1 << (slot % 64) == 0
+        {
+            *bits |= 1 << (slot % 64);
+            self.queue.push_back(slot);
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<usize> {
+        let slot = self.queue.pop_front()?;
+        if let Some(bits) = self.queued.get_mut(slot / 64) {
+            *bits &= !(1 << (slot % 64));
+        }
+        Some(slot)
+    }
+}
 
 impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     #[inline]
     pub(super) fn take_work_requests(&mut self) -> bool {
         let Worker { queues, ready, .. } = self;
-        let turn = ready.len();
-        queues.take_bells(|slot| ready.push_back(slot));
-        if ready.is_empty() {
+        queues.take_bells(|slot| ready.push(slot));
+        if ready.queue.is_empty() {
             return false;
         }
-        self.take_ready(turn)
+        self.take_ready();
+        true
     }
 
-    fn take_ready(&mut self, turn: usize) -> bool {
-        let mut busy = false;
-        // First the queue pairs that waited from the last turn, then those that rang; each once.
-        for i in 0..self.ready.len() {
-            let Some(index) = self.ready.pop_front() else { break };
-            if i < turn
-                && let Some(slot) = self.queues.slot(index)
-            {
-                slot.again = false;
+    /// Takes requests of the queue pairs that wait, of each once and of at most [`QPS`].
+    fn take_ready(&mut self) {
+        let n = self.ready.queue.len().min(QPS);
+        let looks = n > 1 && self.engine.is_wide();
+        if looks {
+            for (i, step) in Step::ALL.into_iter().enumerate() {
+                for at in 0..(Step::ALL.len() - 1 - i) * GROUP {
+                    self.fetch_waiting(at, step);
+                }
             }
-            if self.take_from(index)
-                && let Some(slot) = self.queues.slot(index)
-                && !std::mem::replace(&mut slot.again, true)
-            {
-                self.ready.push_back(index);
-            }
-            busy = true;
         }
-        busy
+        for _ in 0..n {
+            if looks {
+                for (i, step) in Step::ALL.into_iter().enumerate() {
+                    self.fetch_waiting((Step::ALL.len() - i) * GROUP - 1, step);
+                }
+            }
+            let Some(index) = self.ready.pop() else { break };
+            if self.take_from(index) {
+                self.ready.push(index);
+            }
+        }
+    }
+
+    /// Takes a step of the look ahead at the queue pair that is at this place among those waiting.
+    #[inline]
+    fn fetch_waiting(&self, at: usize, step: Step) {
+        if let Some(&index) = self.ready.queue.get(at) {
+            fetch_qp(&self.engine, &self.queues, index, step);
+        }
     }
 
     /// Takes work requests from the rings of one queue pair, at most a turn of each; returns true
@@ -49,7 +101,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     pub(super) fn take_from(&mut self, index: usize) -> bool {
         let Worker { engine, queues, entry, watch, clock, .. } = self;
         let Some(slot) = queues.slot(index) else { return false };
-        if slot.broken {
+        if slot.qp.broken {
             return false;
         }
         let (conn, ends) = (slot.conn, &mut slot.qp);
@@ -73,7 +125,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
             // The connection is over: this turn delivers its end and flushes the posted requests.
             Err(_) => false,
             Ok(Err(e)) => {
-                slot.broken = true;
+                slot.qp.broken = true;
                 match e {
                     Broken::Overrun => self.counters.wr_overruns += 1,
                     _ => self.counters.wr_broken += 1,
@@ -145,7 +197,7 @@ impl<Q: QueuePair> PostedReceives<Q> for NotTaken<'_> {
         // Posting a receive handles no message, so there is no second borrow.
         let Ok(mut borrowed) = self.0.try_borrow_mut() else { return };
         let (queues, entry) = &mut *borrowed;
-        let Some(slot) = queues.slot(of).filter(|slot| !slot.broken) else { return };
+        let Some(slot) = queues.slot(of).filter(|slot| !slot.qp.broken) else { return };
         let ends = &mut slot.qp;
         // The next turn meets the same error in a broken queue, and ends the queue pair then.
         let _ = Rings { ends, entry }.take_recvs(qp, POST_TURN);

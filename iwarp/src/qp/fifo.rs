@@ -1,5 +1,7 @@
 //! A ring whose entries have running indices, and whose memory grows with its contents.
 
+use heddle_base::Fetch;
+
 /// A queue: first in, first out. Indices count from the first entry ever and wrap modulo 2^32. An
 /// entry keeps its index from [`push`](Fifo::push) to [`free`](Fifo::free).
 ///
@@ -58,6 +60,16 @@ impl<T: Copy + Default> Fifo<T> {
     #[inline]
     fn slot(&self, index: u32) -> usize {
         index as usize & self.slots.len().wrapping_sub(1)
+    }
+
+    /// Fetches the oldest entry and the place of the next new one.
+    #[inline]
+    pub(super) fn fetch(&self, fetch: impl Fetch) {
+        for index in [self.head, self.tail] {
+            if let Some(entry) = self.slots.get(self.slot(index)) {
+                fetch.value(entry);
+            }
+        }
     }
 
     /// Returns an entry between head and tail.

@@ -18,7 +18,7 @@
 use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
 use crate::Msn;
-use heddle_base::StreamPos;
+use heddle_base::{Fetch, StreamPos};
 use heddle_engine::SharedReceives;
 use heddle_types::{
     Access, AtomicOp, Bind, Data, PostError, RecvWr, SendOp, SendWr, Sge, Stag,
@@ -190,6 +190,11 @@ pub(super) struct Sq {
 }
 
 impl Sq {
+    /// Fetches the entries that a turn begins with.
+    pub(super) fn fetch(&self, fetch: impl Fetch) {
+        self.wqes.fetch(fetch);
+    }
+
     pub(super) fn new(depth: u32) -> Sq {
         Sq {
             wqes: Fifo::new(),

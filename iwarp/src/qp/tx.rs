@@ -24,6 +24,7 @@ use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Control, CopiedHeader,
     Opcode, READ_REQUEST_LEN, ReadRequest,
 };
+use heddle_base::Fetch;
 use heddle_mr::{MemRange, Memory};
 use heddle_types::{Access, AtomicOp, ConnectedState, CqeStatus, PostError, Queue, Sge, Stag};
 
@@ -103,6 +104,12 @@ impl QpContext {
     ) -> bool {
         self.fail(culprit);
         self.transmit_terminate(env, out)
+    }
+
+    /// Fetches the memory to which the queue pair points and that a turn touches.
+    #[inline]
+    pub fn fetch(&self, fetch: impl Fetch) {
+        self.sq.fetch(fetch);
     }
 
     /// Returns true if [`poll_transmit`](QpContext::poll_transmit) would return an FPDU, if

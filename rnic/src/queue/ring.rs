@@ -1,6 +1,6 @@
 //! The ring in which a send queue keeps its FPDUs.
 
-use heddle_base::StreamPos;
+use heddle_base::{Fetch, StreamPos};
 use heddle_iwarp::Fpdu;
 
 /// An FPDU and its position in the stream.
@@ -90,6 +90,16 @@ impl Ring {
         let in_back = n.min(back.len());
         let in_front = (n - in_back).min(front.len());
         [&mut back[..in_back], &mut front[..in_front]]
+    }
+
+    /// Fetches the oldest FPDU and the place of the next.
+    #[inline]
+    pub(super) fn fetch(&self, fetch: impl Fetch) {
+        for index in [self.head, self.tail] {
+            if let Some(place) = self.slots.get(self.slot(index)) {
+                fetch.value(place);
+            }
+        }
     }
 
     #[inline]

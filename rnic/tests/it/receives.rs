@@ -71,7 +71,7 @@ fn test_messages_use_receives_that_no_turn_has_fetched() {
     let link = LinkConfig { delay: Duration::from_micros(1), ..LinkConfig::default() };
     // Use the worker's own limits.
     use_all(1000, Pace { turn, ..Pace::default() }, link);
-    use_all(POST_TURN + 1, Pace { turn, posts: 1, frames: 64 }, link);
+    use_all(POST_TURN + 1, Pace { turn, posts: 1, ..Pace::default() }, link);
 }
 
 /// A gap holds the messages back, and the RNIC handles all of them at once when the gap closes.
@@ -79,5 +79,5 @@ fn test_messages_use_receives_that_no_turn_has_fetched() {
 fn test_messages_behind_a_gap_use_receives_that_no_turn_has_fetched() {
     let turn = Duration::from_micros(50);
     let link = LinkConfig { loss: 0.05, reorder: 0.05, ..LinkConfig::default() };
-    use_all(500, Pace { turn, posts: 1, frames: 64 }, link);
+    use_all(500, Pace { turn, posts: 1, ..Pace::default() }, link);
 }

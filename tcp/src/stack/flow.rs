@@ -8,6 +8,7 @@
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
+use heddle_base::Fetch;
 use siphasher::sip::SipHasher13;
 
 /// The addresses and ports of a connection over IPv4, ours first. (IPv6 needs a key, a header
@@ -93,6 +94,27 @@ impl FlowTable {
             }
             if slot.hash == hash && is_it(slot.index) {
                 return Some(slot.index);
+            }
+            at = self.after(at);
+        }
+    }
+
+    /// Fetches the slot where a look-up of `hash` begins; returns the part of the hash that
+    /// [`guess`](Self::guess) takes.
+    #[inline]
+    pub(super) fn fetch(&self, hash: u64, fetch: impl Fetch) -> u32 {
+        let hash = part(hash);
+        fetch.value(&self.slots[self.home(hash)]);
+        hash
+    }
+
+    /// Returns the first index stored under this part of a hash: nearly always the right one.
+    pub(super) fn guess(&self, hash: u32) -> Option<u32> {
+        let mut at = self.home(hash);
+        loop {
+            let slot = self.slots[at];
+            if slot.index == EMPTY.index || slot.hash == hash {
+                return (slot.index != EMPTY.index).then_some(slot.index);
             }
             at = self.after(at);
         }

@@ -52,12 +52,14 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn handle_frames<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
         self.counters.rx_frames += 1;
         if let Some(run) = self.take_plain(now, frames) {
+            self.ahead.pass(run.frames);
             return run;
         }
         let outcome = match frames.first_mut() {
             Some(Some(frame)) => self.take_other(now, frame),
             _ => FrameOutcome::Done,
         };
+        self.ahead.pass(1);
         Run { frames: 1, last: outcome.payload_len(), outcome }
     }
 

@@ -1,6 +1,8 @@
 //! The table of connections, and the keys that name them.
 
-use heddle_base::StreamPos;
+use core::mem::offset_of;
+
+use heddle_base::{Fetch, StreamPos};
 use heddle_types::ConnId;
 
 use super::event::{EventKind, IcmpError, PendingEvents};
@@ -198,6 +200,20 @@ impl<S> Slab<S> {
             slot.generation = next;
             self.free.push(index);
         }
+    }
+
+    /// Fetches the part of an entry that segments need.
+    #[inline]
+    pub(super) fn fetch(&self, index: u32, fetch: impl Fetch) {
+        let Some(slot) = self.slot(index) else { return };
+        fetch.value(&slot.generation);
+        // Whether the slot has an entry is in memory that is not there yet.
+        let start = core::ptr::from_ref(&slot.entry).cast::<u8>();
+        let conn = offset_of!(Entry<S>, conn);
+        let after = conn + size_of::<Connection>();
+        fetch.bytes(start, conn);
+        fetch.bytes(start.wrapping_add(conn + Connection::HOT.start), Connection::HOT.len());
+        fetch.bytes(start.wrapping_add(after), size_of::<Entry<S>>() - after);
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! Stacks in virtual time, against each other and against smoltcp's TCP.
 
+mod ahead;
 mod announce;
 mod arp;
 mod both;

@@ -245,6 +245,7 @@ fn pace(r: &mut Random) -> Pace {
         turn: pick(r, &[0, 1_000, 20_000, 200_000, 1_000_000]).nanos(),
         posts: pick(r, &[1, 5, POST_TURN, POST_TURN]),
         frames: pick(r, &[1, 8, 64, 64]),
+        looks: r.chance(0.5),
     }
 }
 

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_base::{Chunks, Instant, Random, Seed};
-use heddle_engine::{POST_TURN, Retired, Untaken, take_turn};
+use heddle_base::{Chunks, Fetch, Instant, Random, Seed};
+use heddle_engine::{Engine, POST_TURN, Retired, Step, Untaken, take_turn};
 use heddle_iwarp::{QpConfig, Role};
 use heddle_mr::{MrAttr, MrTable};
 use heddle_rnic::{Event, FpduMode, Rnic, RnicConfig, RnicFrame};
@@ -78,11 +78,35 @@ pub struct Pace {
     /// sends.
     pub posts: usize,
     pub frames: usize,
+    /// The owner looks ahead at each burst, as a worker with many connections does.
+    pub looks: bool,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { turn: Duration::ZERO, posts: POST_TURN, frames: 64 }
+        Pace { turn: Duration::ZERO, posts: POST_TURN, frames: 64, looks: false }
+    }
+}
+
+/// Takes the names of memory and fetches nothing.
+#[derive(Clone, Copy)]
+struct Nowhere;
+
+impl Fetch for Nowhere {
+    fn bytes(self, at: *const u8, _len: usize) {
+        assert!(!at.is_null());
+    }
+}
+
+/// Takes all steps of a look ahead at a burst.
+fn look_ahead(rnic: &mut Rnic<Frame>, frames: &[Option<Frame>]) {
+    rnic.look_ahead(frames, Nowhere);
+    for step in Step::ALL {
+        for at in 0..frames.len() {
+            if let Some(index) = rnic.seen_ahead(at) {
+                rnic.fetch(index, step, Nowhere);
+            }
+        }
     }
 }
 
@@ -159,6 +183,9 @@ impl Host {
         busy |= self.take_posts(pace.posts);
         if !busy && self.rnic.is_idle(now) {
             return false;
+        }
+        if pace.looks {
+            look_ahead(&mut self.rnic, &frames);
         }
         let Host { rnic, mem, rings, .. } = self;
         let posted = NotTaken::new(rings);
