@@ -23,6 +23,7 @@ pub(crate) mod pci;
 
 pub use iova::IovaMode;
 
+use crate::numa::Topology;
 use crate::port::{VdevArg, control};
 use hugepages::HugePool;
 use iova::Machine;
@@ -60,6 +61,11 @@ pub struct EalConfig {
     pub memory_mb: u32,
     /// Whether to use hugepages.
     pub hugepages: Hugepages,
+    /// Whether devices share DPDK's memory with a program that maps its files
+    /// ([`Port::vhost_pair`](crate::Port::vhost_pair)). The EAL then takes `memory_mb` at its start
+    /// and never more: such a device has to announce new memory, and the pair's other half waits
+    /// for the same lock until it does. Ordinary pages are one file, and all there from the start.
+    pub shares_memory: bool,
     /// PCI devices that the process may use (`[domain:]bus:device.function[,arg=value]`). If empty,
     /// the EAL does not scan PCI.
     pub pci: Vec<String>,
@@ -74,6 +80,7 @@ impl Default for EalConfig {
         EalConfig {
             memory_mb: 256,
             hugepages: Hugepages::Auto,
+            shares_memory: false,
             pci: Vec::new(),
             iova: None,
             log: LogLevel::Quiet,
@@ -144,6 +151,8 @@ pub enum EalError {
 struct State {
     memory: MemoryMode,
     iova: IovaMode,
+    /// The memory is all there, in files that few descriptors name.
+    shareable: bool,
     /// Number of PCI devices that the configuration names.
     pci: usize,
     version: String,
@@ -191,7 +200,8 @@ impl Eal {
         let _ = unsafe { sys::heddle_removal_watch() };
         let version = version();
         let pci = config.pci.len();
-        Ok(Eal(STATE.get_or_init(|| State { memory, iova, pci, version, log })))
+        let shareable = config.shares_memory || memory == MemoryMode::NoHuge;
+        Ok(Eal(STATE.get_or_init(|| State { memory, iova, shareable, pci, version, log })))
     }
 
     /// Returns the EAL of this process, after [`Eal::init`] has succeeded.
@@ -202,6 +212,11 @@ impl Eal {
     /// Returns the kind of memory that [`Eal::init`] chose.
     pub fn memory_mode(&self) -> MemoryMode {
         self.0.memory
+    }
+
+    /// Returns true if devices can share DPDK's memory ([`EalConfig::shares_memory`]).
+    pub(crate) fn is_shareable(&self) -> bool {
+        self.0.shareable
     }
 
     /// Returns the kind of addresses that devices use.
@@ -278,6 +293,11 @@ pub(crate) fn reason(code: c_int) -> String {
     })
 }
 
+/// Returns the reason that DPDK has logged since [`clear_log`], in one line.
+pub(crate) fn logged() -> Option<String> {
+    log_line()
+}
+
 /// Returns the first line of the log, which says the cause; later lines only say that DPDK gave up.
 fn log_line() -> Option<String> {
     let log = take_log();
@@ -330,6 +350,14 @@ fn arguments(
         IovaMode::Pa => "--iova-mode=pa".into(),
     });
     match memory {
+        MemoryMode::Hugepages if config.shares_memory => {
+            // A front end of vhost-user names at most eight files: each page would be one. The
+            // limit is for each socket, and zero means none.
+            let mb = config.memory_mb.max(32);
+            let limits = vec![mb.to_string(); Topology::read().nodes().max(1)].join(",");
+            args.extend(["--in-memory", "--single-file-segments"].map(str::to_owned));
+            args.extend([format!("--socket-limit={limits}"), "-m".into(), mb.to_string()]);
+        }
         MemoryMode::Hugepages => args.push("--in-memory".into()),
         // --no-huge implies the legacy memory layout, which --in-memory refuses; --no-shconf is the
         // part of --in-memory that matters: the process shares nothing and makes no lock file.

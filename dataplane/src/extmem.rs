@@ -243,6 +243,11 @@ impl RegionHook for DpdkRegions {
             // Memory that an application provides may begin and end anywhere in a page.
             return false;
         };
+        if !self.0.read_regions() {
+            // The frames of such a device have payload by copy. DPDK must not even know the region:
+            // a front end of vhost-user that starts later would have to name a file of it.
+            return false;
+        }
         if region.is_sparse() {
             // DPDK would write a record for each page that the sparse region could have.
             return false;

@@ -45,7 +45,7 @@ pub use numa::{Place, Topology, home};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{
     DmaPorts, Link, Offloads, Port, PortCaps, PortConfig, PortError, PortProbe, PortSource,
-    PortStats, QueueSpread, VdevArg,
+    PortStats, QueueSpread, VHOST_BUFFERS, VdevArg,
 };
 pub use rest::{Parker, RestCounters, RestShown};
 pub use tx::TxBuildCounters;

@@ -47,6 +47,11 @@ impl Topology {
         Topology { nodes }
     }
 
+    /// Returns the number of sockets; 0 if the kernel does not report them.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Returns the socket of a processor.
     pub fn socket_of(&self, cpu: usize) -> Option<u32> {
         self.nodes.iter().find(|(_, cpus)| cpus.contains(&cpu)).map(|&(n, _)| n)

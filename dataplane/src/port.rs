@@ -53,6 +53,7 @@ mod rules;
 mod setup;
 mod spread;
 mod vdev;
+mod vhost;
 
 pub use caps::{Capabilities, DescLimits};
 pub use config::{Link, Offloads, PortCaps, PortConfig, PortSource, PortStats};
@@ -62,8 +63,9 @@ pub use interrupt::RxInterrupt;
 pub use plan::{MacPlan, MtuPlan, PortPlan};
 pub use spread::{QueueSpread, RSS_KEY, RssPlan};
 pub use vdev::VdevArg;
+pub use vhost::VHOST_BUFFERS;
 
-use ethdev::{EthDev, attach, plug};
+use ethdev::{EthDev, Joint, attach, plug};
 use link::LinkWatch;
 pub(crate) use lock::control;
 use queue::{RxQueue, TxQueue};
@@ -138,7 +140,8 @@ impl Port {
         let open = |side: usize, config: &PortConfig| {
             let (claim, bus_name) = rings.port(side)?;
             let name = format!("{name}.{}", ["a", "b"][side]);
-            let device = EthDev::plugged(claim, name, bus_name).with_rings(Arc::clone(&rings));
+            let joint = Joint::Rings(Arc::clone(&rings));
+            let device = EthDev::plugged(claim, name, bus_name).joined_by(joint);
             Port::start(device, config)
         };
         Ok((open(0, a)?, open(1, b)?))
@@ -156,9 +159,10 @@ impl Port {
         capacity: u32,
         config: &PortConfig,
     ) -> Result<Port, PortError> {
-        let rings = Arc::new(RingPair::looped(name, capacity, config.pools.len())?);
+        let rings = RingPair::looped(name, capacity, config.pools.len())?;
         let (claim, bus_name) = rings.port(0)?;
-        let device = EthDev::plugged(claim, name.to_owned(), bus_name).with_rings(rings);
+        let joint = Joint::Rings(Arc::new(rings));
+        let device = EthDev::plugged(claim, name.to_owned(), bus_name).joined_by(joint);
         Port::start(device, config)
     }
 
@@ -173,8 +177,15 @@ impl Port {
         let room =
             config.pools.iter().map(|p| u32::from(p.data_room()) - u32::from(HEADROOM)).min();
         let (queues, room) = (config.pools.len(), room.unwrap_or(0));
-        let plan = plan::plan(&device.name, &capabilities, queues, room, config)?;
-        let (all, refused) = device.set_up(&info, &plan, &config.pools)?;
+        let mut plan = plan::plan(&device.name, &capabilities, queues, room, config)?;
+        let (all, refused) = match device.set_up(&info, &plan, &config.pools) {
+            // Drivers list the offload though the device, or the rest of the setup, rules it out.
+            Err(_) if plan.switches_lro() => {
+                plan = plan.without_lro();
+                device.set_up(&info, &plan, &config.pools)?
+            }
+            result => result?,
+        };
         let device = Arc::new(device);
         let mut flows = Rules::default();
         let wanted = flow::rules(&plan, &config.addrs, config.broadcast_arp);
@@ -355,7 +366,10 @@ impl Port {
 
     /// Returns the port's device, for mapping regions.
     pub fn dma(&self) -> DmaPorts {
-        DmaPorts(vec![Arc::downgrade(&self.device)])
+        DmaPorts {
+            devices: vec![Arc::downgrade(&self.device)],
+            own_memory: self.plan.reads_own_memory,
+        }
     }
 }
 
@@ -399,14 +413,24 @@ impl PortProbe {
 
 /// Devices that have to reach registered memory. This list keeps none of them open.
 #[derive(Clone, Debug, Default)]
-pub struct DmaPorts(Vec<Weak<EthDev>>);
+pub struct DmaPorts {
+    devices: Vec<Weak<EthDev>>,
+    /// One of the devices reads DPDK's own memory alone.
+    own_memory: bool,
+}
 
 impl DmaPorts {
     /// Returns the devices of both lists.
     #[must_use]
     pub fn with(mut self, other: DmaPorts) -> DmaPorts {
-        self.0.extend(other.0);
+        self.devices.extend(other.devices);
+        self.own_memory |= other.own_memory;
         self
+    }
+
+    /// Returns true if each device can be made to read registered memory.
+    pub(crate) fn read_regions(&self) -> bool {
+        !self.own_memory
     }
 
     /// Lets every device read and write a region, or none.
@@ -414,7 +438,7 @@ impl DmaPorts {
     /// # Errors
     /// Fails if a mapping fails.
     pub(crate) fn map(&self, region: &Arc<Region>) -> Result<(), PortError> {
-        for device in self.0.iter().filter_map(Weak::upgrade) {
+        for device in self.devices.iter().filter_map(Weak::upgrade) {
             if let Err(e) = device.map(region) {
                 self.unmap(region);
                 return Err(e);
@@ -425,7 +449,7 @@ impl DmaPorts {
 
     /// Undoes [`map`](Self::map). A closed device has already done so itself.
     pub(crate) fn unmap(&self, region: &Region) {
-        for device in self.0.iter().filter_map(Weak::upgrade) {
+        for device in self.devices.iter().filter_map(Weak::upgrade) {
             device.unmap(region);
         }
     }

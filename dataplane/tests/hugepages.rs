@@ -35,6 +35,9 @@ fn test_pools_ports_and_registered_memory_use_hugepages() {
     assert_eq!(content(&burst[0]), bytes(1, 1000));
     burst.clear();
     assert_eq!((memory.references(), pool.in_use()), (0, 0));
+    // Each page is a file of its own, of which a front end of vhost-user can name a few.
+    let e = Port::vhost_pair(&eal, "huge-vhost", &conf, &conf).unwrap_err().to_string();
+    assert!(e.contains("EalConfig::shares_memory"), "{e}");
     // Registration requires that no other process shares the memory.
     assert_eq!(LcoreWorker::spawn(&eal, 0, "w", |_: &Stop| 5).unwrap().join(), Ok(5));
 }

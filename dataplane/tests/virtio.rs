@@ -86,8 +86,12 @@ unsafe extern "C" fn picky(_: *mut c_void, frames: *mut *mut sys::rte_mbuf, n: u
 
 #[test]
 fn test_virtio_computes_checksums_and_says_what_it_checked() {
-    let config =
-        EalConfig { hugepages: Hugepages::Require, memory_mb: 128, ..EalConfig::default() };
+    let config = EalConfig {
+        hugepages: Hugepages::Require,
+        memory_mb: 128,
+        shares_memory: true,
+        ..EalConfig::default()
+    };
     let eal = match Eal::init(&config) {
         Ok(eal) => eal,
         Err(e) => {
@@ -149,4 +153,16 @@ fn test_virtio_computes_checksums_and_says_what_it_checked() {
     }
     let last: Vec<_> = got.iter().map(|m| *content(m).last().unwrap()).collect();
     assert_eq!(last, [1, 2, 3]);
+    drop((host_rx, host_tx, rx, tx, a, b));
+
+    // All memory is there from the start: what does not fit is an error at once, and no new page
+    // that the front end would have to announce.
+    let config = PortConfig::new(pool);
+    let (mut back, mut front) = Port::vhost_pair(&eal, "huge", &config, &config).unwrap();
+    assert!(back.caps().tso && back.caps().lro && front.caps().tso && front.caps().lro);
+    assert!(Mempool::new(&eal, &MempoolConfig::for_mtu(1 << 17, 1500)).is_err());
+    let sent = segment(pool, 3);
+    let want = content(&sent);
+    let (mut tx, mut rx) = (back.take_queues().remove(0).1, front.take_queues().remove(0).0);
+    assert_eq!(content(&exchange(&mut tx, &mut rx, sent))[54..], want[54..]);
 }

@@ -293,8 +293,8 @@ impl Checker<'_> {
         let mut offloads = Offloads::NONE;
         for name in given {
             if !offloads.allow(name.get_ref()) {
-                let [a, b, c] = Offloads::NAMES;
-                self.wrong(name, format!("an offload is {a}, {b} or {c}"));
+                let [a, b, c, d] = Offloads::NAMES;
+                self.wrong(name, format!("an offload is {a}, {b}, {c} or {d}"));
             }
         }
         offloads

@@ -19,6 +19,8 @@ pub struct Capabilities {
     pub max_mtu: u16,
     /// The longest frame that the device receives, in bytes with Ethernet header and CRC.
     pub max_rx_pktlen: u32,
+    /// The longest frame in bytes into which the device joins segments; 0 if it reports none.
+    pub max_lro_pktlen: u32,
     /// The smallest receive buffer that the device accepts, in bytes without headroom.
     pub min_rx_bufsize: u32,
     /// Receive queues of the device.
@@ -54,6 +56,11 @@ pub struct Capabilities {
     pub host_mtu: Option<u32>,
     /// The device consists of rings to another port of this process.
     pub rings: bool,
+    /// The other end of each queue is the same queue of another port of this process.
+    pub joined: bool,
+    /// The other end of the device is a port of this process, which takes frames of many segments
+    /// uncut and without a TCP checksum, although the driver does not know that it may send them.
+    pub far_end_joins: bool,
 }
 
 /// How many descriptors a queue may have.
@@ -107,6 +114,7 @@ impl Capabilities {
             min_mtu: info.min_mtu,
             max_mtu: info.max_mtu,
             max_rx_pktlen: info.max_rx_pktlen,
+            max_lro_pktlen: info.max_lro_pkt_size,
             min_rx_bufsize: info.min_rx_bufsize,
             max_rx_queues: info.max_rx_queues,
             max_tx_queues: info.max_tx_queues,

@@ -36,6 +36,7 @@ pub(super) fn device_conf(
     let mut conf = sys::rte_eth_conf::default();
     conf.rxmode.mtu = u32::from(plan.mtu.configured);
     conf.rxmode.offloads = plan.rx_offloads;
+    conf.rxmode.max_lro_pkt_size = plan.max_lro_pktlen;
     conf.txmode.offloads = plan.tx_offloads;
     if let Some(rss) = &plan.rss {
         conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode_RTE_ETH_MQ_RX_RSS;

@@ -87,6 +87,9 @@ pub struct Offloads {
     pub tx_checksum: bool,
     /// Cuts long frames into segments (TCP segmentation offload); this needs `tx_checksum`.
     pub tso: bool,
+    /// Joins received segments of a connection into long frames (large receive offload), or brings
+    /// the long frames that a sender on the same host left uncut; this needs `rx_checksum`.
+    pub lro: bool,
     /// Ports that rings join leave out what `tx_checksum` and `tso` name: a frame stays in the
     /// memory of this process, so nothing computes its checksums or cuts it, as on a veth pair of
     /// Linux. Both ports of a pair have the same setting.
@@ -96,10 +99,10 @@ pub struct Offloads {
 impl Offloads {
     /// Leaves everything to the RNIC.
     pub const NONE: Offloads =
-        Offloads { rx_checksum: false, tx_checksum: false, tso: false, rings: false };
+        Offloads { rx_checksum: false, tx_checksum: false, tso: false, lro: false, rings: false };
 
     /// The names of the offloads of devices.
-    pub const NAMES: [&'static str; 3] = ["rx-checksum", "tx-checksum", "tso"];
+    pub const NAMES: [&'static str; 4] = ["rx-checksum", "tx-checksum", "tso", "lro"];
 
     /// Allows the offload of this name; returns false if there is none.
     pub fn allow(&mut self, name: &str) -> bool {
@@ -107,6 +110,7 @@ impl Offloads {
             "rx-checksum" => self.rx_checksum = true,
             "tx-checksum" => self.tx_checksum = true,
             "tso" => self.tso = true,
+            "lro" => self.lro = true,
             _ => return false,
         }
         true
@@ -114,8 +118,8 @@ impl Offloads {
 
     /// Returns the names of the offloads that are allowed.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let Offloads { rx_checksum, tx_checksum, tso, rings: _ } = self;
-        let all = Self::NAMES.into_iter().zip([rx_checksum, tx_checksum, tso]);
+        let Offloads { rx_checksum, tx_checksum, tso, lro, rings: _ } = self;
+        let all = Self::NAMES.into_iter().zip([rx_checksum, tx_checksum, tso, lro]);
         all.filter(|(_, on)| *on).map(|(name, _)| name)
     }
 }
@@ -123,7 +127,7 @@ impl Offloads {
 impl Default for Offloads {
     /// Lets a device do all that it can, and treats rings like the wire of a NIC without offloads.
     fn default() -> Offloads {
-        Offloads { rx_checksum: true, tx_checksum: true, tso: true, rings: false }
+        Offloads { rx_checksum: true, tx_checksum: true, tso: true, lro: true, rings: false }
     }
 }
 
@@ -140,6 +144,8 @@ pub struct PortCaps {
     pub tx_tcp_checksum: bool,
     /// The port cuts long frames into segments (TCP segmentation offload).
     pub tso: bool,
+    /// The port brings frames of many segments of a connection (large receive offload).
+    pub lro: bool,
     /// The port sends frames of several segments; otherwise the RNIC copies the segments together.
     pub multi_segs: bool,
     /// The port reports, with each frame, the hash by which it spreads flows.
@@ -148,13 +154,14 @@ pub struct PortCaps {
 
 impl PortCaps {
     /// Returns the name of each capability, and whether it is on.
-    pub fn each(self) -> [(&'static str, bool); 7] {
+    pub fn each(self) -> [(&'static str, bool); 8] {
         let PortCaps {
             rx_ip_checksum,
             rx_tcp_checksum,
             tx_ip_checksum,
             tx_tcp_checksum,
             tso,
+            lro,
             multi_segs,
             rx_hash,
         } = self;
@@ -164,6 +171,7 @@ impl PortCaps {
             ("tx-ip-checksum", tx_ip_checksum),
             ("tx-tcp-checksum", tx_tcp_checksum),
             ("tso", tso),
+            ("lro", lro),
             ("multi-segs", multi_segs),
             ("rx-hash", rx_hash),
         ]
@@ -238,6 +246,6 @@ mod tests {
             assert_eq!(all.names().collect::<Vec<_>>(), Offloads::NAMES[..=n]);
         }
         assert_eq!(all, Offloads::default());
-        assert!(!all.allow("lro") && !all.allow(""));
+        assert!(!all.allow("gro") && !all.allow(""));
     }
 }

@@ -17,6 +17,18 @@ use super::vdev::VdevArg;
 use crate::eal::pci::{PciFacts, is_absent, pci_name};
 use crate::eal::{self, Eal};
 
+/// The other end of a device, if it is a port of this process.
+#[derive(Debug)]
+pub(super) enum Joint {
+    /// Rings, which are freed after the device.
+    Rings(Arc<RingPair>),
+    /// A front end of vhost-user. It takes frames of many segments if `joins`.
+    Front { joins: bool },
+    /// The back end of vhost-user. Only its `Drop` matters: the back end serves the front end until
+    /// that is closed, and is closed after it.
+    Back(#[allow(dead_code, reason = "kept for its drop")] Arc<EthDev>),
+}
+
 /// A device that is ours to use, which the handles of port and queues share.
 #[derive(Debug)]
 pub(crate) struct EthDev {
@@ -29,8 +41,8 @@ pub(crate) struct EthDev {
     /// Name on the virtual bus of a device that was plugged in for the port; `None` for a device
     /// that the EAL had before, which stays with the EAL.
     plugged: Option<CString>,
-    /// Freed after the device.
-    rings: Option<Arc<RingPair>>,
+    /// Dropped after the device.
+    joint: Option<Joint>,
     /// The kernel driver that the device is bound to, if it is a PCI device.
     pub(super) bound_to: Option<String>,
     /// Regions that the device may reach.
@@ -45,7 +57,7 @@ impl EthDev {
             args: String::new(),
             claim: Some(claim),
             plugged: None,
-            rings: None,
+            joint: None,
             bound_to: None,
             mappings: Mutex::new(Vec::new()),
         }
@@ -58,9 +70,9 @@ impl EthDev {
         device
     }
 
-    /// Returns the device with the rings that it uses, which it keeps alive.
-    pub(crate) fn with_rings(mut self, rings: Arc<RingPair>) -> EthDev {
-        self.rings = Some(rings);
+    /// Returns the device with its other end, of which it keeps alive what it needs.
+    pub(super) fn joined_by(mut self, joint: Joint) -> EthDev {
+        self.joint = Some(joint);
         self
     }
 
@@ -96,12 +108,23 @@ impl EthDev {
 
     /// Returns true if every frame that the device sends comes back to it.
     pub(super) fn is_looped(&self) -> bool {
-        self.rings.as_ref().is_some_and(|r| r.is_looped())
+        matches!(&self.joint, Some(Joint::Rings(rings)) if rings.is_looped())
     }
 
     /// Returns true if the device consists of rings.
     pub(super) fn has_rings(&self) -> bool {
-        self.rings.is_some()
+        matches!(self.joint, Some(Joint::Rings(_)))
+    }
+
+    /// Returns true if the other end of each queue is the same queue of a port of this process.
+    pub(super) fn is_joined(&self) -> bool {
+        self.joint.is_some()
+    }
+
+    /// Returns true if the other end takes frames of many segments that the driver does not know to
+    /// send.
+    pub(super) fn far_end_joins(&self) -> bool {
+        matches!(self.joint, Some(Joint::Front { joins: true }))
     }
 }
 
@@ -170,7 +193,7 @@ impl Drop for EthDev {
         }
         drop(self.claim.take());
         drop(control);
-        drop(self.rings.take());
+        drop(self.joint.take());
     }
 }
 

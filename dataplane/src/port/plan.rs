@@ -29,6 +29,9 @@ pub struct PortPlan {
     pub rx_offloads: u64,
     /// Transmit offloads to switch on (`RTE_ETH_TX_OFFLOAD_*`).
     pub tx_offloads: u64,
+    /// The longest frame in bytes into which the device may join segments; 0 for the driver's own
+    /// limit.
+    pub max_lro_pktlen: u32,
     /// Receive descriptors of each queue.
     pub rx_desc: u16,
     /// Transmit descriptors of each queue.
@@ -52,6 +55,8 @@ pub struct PortPlan {
     pub kernel_link: bool,
     /// The processor socket where the port's memory and workers belong.
     pub socket: Option<u32>,
+    /// Whether the device reads DPDK's own memory alone: payload in registered memory is copied.
+    pub reads_own_memory: bool,
     /// Whether the host's kernel uses the device as well: the kernel gets every frame that no rule
     /// of ours takes.
     pub isolated: bool,
@@ -72,6 +77,23 @@ impl PortPlan {
             max_segs: max_segs.unwrap_or(usize::MAX),
             cuts: self.cuts,
             prepares: has_prepare && checksums,
+        }
+    }
+}
+
+impl PortPlan {
+    /// Returns true if the device has an offload that joins segments, and is to switch it on.
+    pub(super) fn switches_lro(&self) -> bool {
+        self.rx_offloads & sys::HEDDLE_RX_OFFLOAD_TCP_LRO != 0
+    }
+
+    /// Returns the plan for a device that refuses to join segments.
+    pub(super) fn without_lro(self) -> PortPlan {
+        PortPlan {
+            rx_offloads: self.rx_offloads & !sys::HEDDLE_RX_OFFLOAD_TCP_LRO,
+            max_lro_pktlen: 0,
+            caps: PortCaps { lro: false, ..self.caps },
+            ..self
         }
     }
 }
@@ -174,10 +196,16 @@ pub(super) fn plan(
     if !config.offloads.rx_checksum {
         rx &= !RX_CHECKSUMS;
     }
+    let lro = joins(caps, &quirks, config.offloads);
+    if lro && !quirks.joins {
+        rx |= sys::HEDDLE_RX_OFFLOAD_TCP_LRO | sys::HEDDLE_RX_OFFLOAD_SCATTER;
+    }
     let (rx, tx) = (rx & caps.rx_offloads, tx_offloads(caps, &quirks, config.offloads));
     let uncut = caps.rings && config.offloads.rings;
-    let cuts =
-        if uncut || tx & sys::HEDDLE_TX_OFFLOAD_TCP_TSO != 0 { cuts(caps, &quirks) } else { 1 };
+    let handed = caps.far_end_joins && config.offloads.tso && tx & WHOLE == WHOLE;
+    let port_caps = port_caps(rx, tx, &quirks, uncut);
+    let port_caps = PortCaps { tso: port_caps.tso || handed, lro: uncut || lro, ..port_caps };
+    let cuts = if port_caps.tso { cuts(caps, &quirks) } else { 1 };
 
     if quirks.bifurcated && config.addrs.is_empty() {
         return Err(PortError::Shared { device: device.to_owned() });
@@ -187,22 +215,37 @@ pub(super) fn plan(
         mtu: mtu_plan(caps, &quirks, config.mtu),
         rx_offloads: rx,
         tx_offloads: tx,
+        max_lro_pktlen: if lro { caps.max_lro_pktlen } else { 0 },
         rx_desc: caps.rx_desc.fit(config.rx_desc),
         tx_desc: caps.tx_desc.fit(config.tx_desc),
         rss,
         unknown,
-        caps: port_caps(rx, tx, &quirks, uncut),
+        caps: port_caps,
         max_segs: max_segs(caps, config.mtu),
         cuts,
         mac: mac_plan(device, caps, &quirks, config.mac),
         rx_interrupt: config.rx_interrupt && caps.has_message_interrupts(),
         kernel_link: quirks.kernel_link,
         socket: caps.socket,
+        reads_own_memory: quirks.reads_own_memory,
         isolated: quirks.bifurcated,
     })
 }
 
 const RX_CHECKSUMS: u64 = sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM;
+
+/// The offloads without which a device sends no frame of many segments: each segment is a buffer of
+/// a chain, and a checksum that only a later device can fill in.
+const WHOLE: u64 = sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
+
+/// Returns true if the device joins segments, and may do so. A frame longer than the MTU takes
+/// several buffers, and its checksum is that of no segment: the device has to vouch for it.
+fn joins(caps: &Capabilities, quirks: &Quirks, may: Offloads) -> bool {
+    const TCP: u64 = sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM;
+    const LRO: u64 = sys::HEDDLE_RX_OFFLOAD_TCP_LRO | sys::HEDDLE_RX_OFFLOAD_SCATTER;
+    let known = quirks.joins || caps.rx_offloads & LRO == LRO;
+    may.lro && may.rx_checksum && known && caps.rx_offloads & TCP != 0
+}
 
 /// Returns the transmit offloads of the device to switch on.
 fn tx_offloads(caps: &Capabilities, quirks: &Quirks, may: Offloads) -> u64 {
@@ -215,7 +258,7 @@ fn tx_offloads(caps: &Capabilities, quirks: &Quirks, may: Offloads) -> u64 {
         tx |= sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
     }
     // A device that cuts a frame writes the checksums of each segment, and the frame is a chain.
-    let mut needs = sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
+    let mut needs = WHOLE;
     if !quirks.cuts_with_ip_checksum {
         needs |= sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM;
     }
@@ -243,6 +286,7 @@ fn port_caps(rx: u64, tx: u64, quirks: &Quirks, uncut: bool) -> PortCaps {
         tx_ip_checksum: uncut || tx & sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM != 0,
         tx_tcp_checksum: uncut || tx & sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM != 0,
         tso: uncut || tx & sys::HEDDLE_TX_OFFLOAD_TCP_TSO != 0,
+        lro: uncut,
         multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0 || quirks.takes_chains,
         rx_hash: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
     }

@@ -32,6 +32,10 @@ pub(super) struct Quirks {
     /// The most mbuf segments of a frame that the device cuts, if there are fewer than the driver
     /// reports.
     pub(super) cut_segs: Option<u16>,
+    /// The device brings frames of many segments without an offload to switch on.
+    pub(super) joins: bool,
+    /// The device reads DPDK's own memory alone, so frames cannot refer to registered memory.
+    pub(super) reads_own_memory: bool,
     /// Queues that the redirection table can name, if the device has more.
     pub(super) rss_queues: Option<u16>,
 }
@@ -66,7 +70,16 @@ impl Quirks {
                 shares_mac: !args.split(',').any(|a| a.starts_with("remote=")),
                 ..none
             },
-            "net_virtio" | "net_virtio_user" => Quirks { cuts_with_ip_checksum: true, ..none },
+            "net_virtio" => Quirks { cuts_with_ip_checksum: true, ..none },
+            // The back end maps the files of DPDK's memory, and knows no other address.
+            "net_virtio_user" => {
+                Quirks { cuts_with_ip_checksum: true, reads_own_memory: true, ..none }
+            }
+            // The driver copies what it receives into buffers of the pool, as many as a frame needs.
+            // With `tso=1` its guest may leave frames uncut.
+            "net_vhost" => {
+                Quirks { scatters: true, joins: args.split(',').any(|a| a == "tso=1"), ..none }
+            }
             "net_vmxnet3" => Quirks { cuts_with_ip_checksum: true, cut_segs: Some(24), ..none },
             "mlx5_pci" | "mlx5_auxiliary" | "net_mlx4" => Quirks { bifurcated: true, ..none },
             // An entry of the table has four bits (82599 and later), but the device has up to 128
@@ -137,6 +150,8 @@ mod tests {
         assert_eq!(arguments(p, "qpairs=4,iface=e0", 1500, 2), "qpairs=4,iface=e0");
         assert_eq!(arguments("net_af_xdp0", a, 1500, 2), "iface=e0,queue_count=2");
         assert_eq!(arguments("net_memif0", "", 1500, 2), "");
+        assert!(Quirks::of("net_vhost", "iface=/tmp/s,tso=1").joins);
+        assert!(!Quirks::of("net_vhost", "iface=/tmp/tso=1").joins);
         assert_eq!(Quirks::of("net_ice", ""), Quirks::default());
     }
 }

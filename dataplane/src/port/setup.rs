@@ -32,6 +32,8 @@ impl EthDev {
             mac: self.address(),
             host_mtu: Interface::numbered(info.if_index).map(|i| i.mtu),
             rings: self.has_rings(),
+            joined: self.is_joined(),
+            far_end_joins: self.far_end_joins(),
             ..Capabilities::of(&info)
         };
         Ok((caps, info))
@@ -219,7 +221,7 @@ impl EthDev {
         if plan.queues <= 1 {
             return Ok(QueueSpread::Single);
         }
-        if self.has_rings() {
+        if self.is_joined() {
             return Ok(QueueSpread::Joined);
         }
         let Some(rss) = &plan.rss else { return Ok(QueueSpread::Unknown) };

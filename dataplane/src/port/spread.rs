@@ -18,7 +18,7 @@ pub enum QueueSpread {
         /// Queues; the length of the table is a power of two.
         table: Vec<u16>,
     },
-    /// Frames that the other end of a pair of rings sends by its queue `i` come to queue `i` here.
+    /// Frames that the other port of a pair sends by its queue `i` come to queue `i` here.
     Joined,
     /// Any frame may come to any queue. Workers have to hand on frames that are not theirs.
     Unknown,
@@ -59,7 +59,7 @@ pub(super) fn plan(
     queues: u16,
     key: &[u8; 52],
 ) -> Result<Option<RssPlan>, String> {
-    if queues <= 1 || caps.rings {
+    if queues <= 1 || caps.joined {
         return Ok(None);
     }
     let has = |what| caps.rss_types & what == what;

@@ -43,7 +43,7 @@ pub struct Port {
     /// Number of workers that share the port.
     pub workers: usize,
     /// Offloads of the device: `rx-ip-checksum`, `rx-tcp-checksum`, `tx-ip-checksum`,
-    /// `tx-tcp-checksum`, `multi-segs`, `rx-hash`.
+    /// `tx-tcp-checksum`, `tso`, `lro`, `multi-segs`, `rx-hash`.
     #[serde(default)]
     pub offloads: Vec<String>,
     /// Why the port's queues do not interrupt although the configuration asks for interrupts.

@@ -244,7 +244,20 @@ pub(in crate::port) fn ring() -> Capabilities {
         tx_offloads: sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS,
         mac: None,
         rings: true,
+        joined: true,
         ..virtual_device("net_ring")
+    }
+}
+
+/// The back end of a vhost-user socket, whose guest is not of this process.
+pub(in crate::port) fn vhost() -> Capabilities {
+    Capabilities {
+        args: "iface=/tmp/s,tso=1".into(),
+        max_rx_queues: 1,
+        max_tx_queues: 1,
+        rx_offloads: sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM | 5,
+        tx_offloads: sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS | 5,
+        ..virtual_device("net_vhost")
     }
 }
 
@@ -263,6 +276,7 @@ pub(in crate::port) fn all() -> Vec<Capabilities> {
         af_packet(),
         tap(),
         memif(),
+        vhost(),
         ring(),
     ]
 }

@@ -187,6 +187,7 @@ fn test_plan_enables_only_offloads_that_device_has() {
         tx_ip_checksum: true,
         tx_tcp_checksum: true,
         tso: true,
+        lro: false,
         multi_segs: true,
         rx_hash: false,
     };
@@ -331,4 +332,53 @@ fn test_rings_leave_frames_uncut_only_where_both_ends_say_so() {
     // Another device has no such wire.
     let plan = plan_of(&memif(), 1, &PortConfig { offloads, ..config() }).unwrap();
     assert!(plan.cuts == 1 && !plan.caps.tso);
+}
+
+#[test]
+fn test_device_joins_segments_only_where_it_vouches_for_them_and_scatters() {
+    const LRO: u64 = sys::HEDDLE_RX_OFFLOAD_TCP_LRO;
+    let joins = |caps: &Capabilities, may: Offloads| {
+        let plan = plan_of(caps, 1, &PortConfig { offloads: may, ..config() }).unwrap();
+        assert_eq!(plan.caps.lro && caps.driver != "net_vhost", plan.switches_lro());
+        (plan.caps.lro, plan.max_lro_pktlen)
+    };
+    let all = Offloads::default();
+    let with = |more| Capabilities { rx_offloads: virtio().rx_offloads | more, ..virtio() };
+    assert_eq!(joins(&with(0), all), (false, 0));
+    assert_eq!(joins(&with(LRO), all), (true, 0), "the driver has no limit of its own");
+    let limited = Capabilities { max_lro_pktlen: 65_280, ..with(LRO) };
+    assert_eq!(joins(&limited, all), (true, 65_280));
+    for may in [Offloads { lro: false, ..all }, Offloads { rx_checksum: false, ..all }] {
+        assert_eq!(joins(&limited, may), (false, 0));
+    }
+    for missing in [sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM, sys::HEDDLE_RX_OFFLOAD_SCATTER] {
+        let rx_offloads = limited.rx_offloads & !missing;
+        assert_eq!(joins(&Capabilities { rx_offloads, ..limited.clone() }, all), (false, 0));
+    }
+    // A long frame takes many buffers even where a buffer holds the MTU.
+    let plan = ok(&limited, 1);
+    assert_ne!(plan.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER, 0);
+    let without = plan.clone().without_lro();
+    assert_eq!((without.switches_lro(), without.caps.lro), (false, false));
+    assert_eq!(without.max_lro_pktlen, 0);
+    assert_eq!(PortCaps { lro: true, ..without.caps }, plan.caps);
+    // The back end of vhost has no such offload: its arguments decide what the guest may send.
+    assert!(joins(&vhost(), all).0);
+    let cut = Capabilities { args: "iface=/tmp/s".into(), ..vhost() };
+    assert!(!joins(&cut, all).0);
+}
+
+#[test]
+fn test_back_end_sends_trains_only_to_far_end_that_is_known_to_join() {
+    let far = |far_end_joins| Capabilities { far_end_joins, joined: true, ..vhost() };
+    let plan = |caps: &Capabilities, offloads| {
+        let plan = plan_of(caps, 1, &PortConfig { offloads, ..config() }).unwrap();
+        assert_eq!(plan.tx_offloads & sys::HEDDLE_TX_OFFLOAD_TCP_TSO, 0, "the driver has no such");
+        (plan.caps.tso, plan.cuts)
+    };
+    let all = Offloads::default();
+    assert_eq!(plan(&far(true), all), (true, 32));
+    assert_eq!(plan(&far(false), all), (false, 1));
+    assert_eq!(plan(&far(true), Offloads { tso: false, ..all }), (false, 1));
+    assert_eq!(plan(&far(true), Offloads { tx_checksum: false, ..all }), (false, 1));
 }
