@@ -85,11 +85,35 @@ impl OpenPort {
         a: &PortSetup,
         b: &PortSetup,
     ) -> Result<(OpenPort, OpenPort), OpenError> {
+        OpenPort::pair(eal, a, b, |a, b| Port::ring_pair(eal, name, RING_FRAMES, a, b))
+    }
+
+    /// Opens two ports joined by a vhost-user socket ([`Port::vhost_pair`]), with queues as
+    /// [`ring_pair`](OpenPort::ring_pair) has them.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn vhost_pair(
+        eal: &Eal,
+        name: &str,
+        a: &PortSetup,
+        b: &PortSetup,
+    ) -> Result<(OpenPort, OpenPort), OpenError> {
+        OpenPort::pair(eal, a, b, |a, b| Port::vhost_pair(eal, name, a, b))
+    }
+
+    /// Opens two ports of this process by `open`, each with a pool of its own.
+    fn pair(
+        eal: &Eal,
+        a: &PortSetup,
+        b: &PortSetup,
+        open: impl FnOnce(&PortConfig, &PortConfig) -> Result<(Port, Port), PortError>,
+    ) -> Result<(OpenPort, OpenPort), OpenError> {
         let pools = (pool(eal, a, None)?, pool(eal, b, None)?);
         let asked = [a, b].map(|s| s.queue_pairs.unwrap_or(s.workers));
         let queues = if a.workers == b.workers && asked == [a.workers; 2] { a.workers } else { 1 };
         let (pa, pb) = (port_config(a, pools.0, queues), port_config(b, pools.1, queues));
-        let (pa, pb) = Port::ring_pair(eal, name, RING_FRAMES, &pa, &pb)?;
+        let (pa, pb) = open(&pa, &pb)?;
         Ok((OpenPort::from_parts(pa, pools.0, a), OpenPort::from_parts(pb, pools.1, b)))
     }
 

@@ -112,6 +112,22 @@ impl Endpoint {
         Ok((a, Endpoint::assemble(eal, vec![pb], &b.rnic())?))
     }
 
+    /// Opens two RNICs whose ports are joined by a vhost-user socket, as those of a host and its
+    /// virtual machine: trains pass uncut, by one copy. See [`OpenPort::vhost_pair`].
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn vhost_pair(
+        eal: &Eal,
+        name: &str,
+        a: &EndpointConfig,
+        b: &EndpointConfig,
+    ) -> Result<(Endpoint, Endpoint), OpenError> {
+        let (pa, pb) = OpenPort::vhost_pair(eal, name, &a.port(), &b.port())?;
+        let a = Endpoint::assemble(eal, vec![pa], &a.rnic())?;
+        Ok((a, Endpoint::assemble(eal, vec![pb], &b.rnic())?))
+    }
+
     /// Makes an RNIC on a port that is open already, at the MTU of `config` and with queues that
     /// are not taken; frames for sending come from `pool`.
     ///

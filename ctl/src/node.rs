@@ -217,7 +217,24 @@ impl Node {
         a: &EndpointConfig,
         b: &EndpointConfig,
     ) -> Result<(Node, Node), OpenError> {
-        let (a, b) = Endpoint::ring_pair(eal, name, a, b)?;
+        Node::start_pair(eal, Endpoint::ring_pair(eal, name, a, b)?)
+    }
+
+    /// Opens and starts two RNICs joined by a vhost-user socket ([`Endpoint::vhost_pair`]), on
+    /// processors as [`ring_pair`](Node::ring_pair).
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn vhost_pair(
+        eal: &Eal,
+        name: &str,
+        a: &EndpointConfig,
+        b: &EndpointConfig,
+    ) -> Result<(Node, Node), OpenError> {
+        Node::start_pair(eal, Endpoint::vhost_pair(eal, name, a, b)?)
+    }
+
+    fn start_pair(eal: &Eal, (a, b): (Endpoint, Endpoint)) -> Result<(Node, Node), OpenError> {
         let cpus = allowed_cpus();
         let first = cpus.first().copied().unwrap_or(0);
         let second = cpus.get(1).copied().unwrap_or(first);

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use heddle_ctl::{EndpointConfig, Node};
-use heddle_dataplane::{FaultConfig, Offloads};
+use heddle_ctl::{EndpointConfig, Node, OpenError};
+use heddle_dataplane::{Eal, FaultConfig, Offloads};
 use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::connection::Ends;
 use heddle_verbs::{
@@ -25,9 +25,21 @@ fn done(c: &Connection, wr_id: u64) {
     assert_eq!((cqe.wr_id, cqe.status), (wr_id, CqeStatus::Success));
 }
 
-/// Moves data by RDMA Write, RDMA Read and Send between two RNICs; returns the trains and the
+/// How two RNICs are joined.
+type Join = fn(&Eal, &str, &EndpointConfig, &EndpointConfig) -> Result<(Node, Node), OpenError>;
+
+/// Moves data by RDMA Write, RDMA Read and Send between two RNICs on rings; returns the trains and the
 /// segments that the client's RNIC has sent, and the segments that the server's RNIC has sent again.
 fn run(name: &str, crc: bool, change: impl Fn(&mut EndpointConfig)) -> (u64, u64, u64) {
+    run_over(Node::ring_pair, name, crc, change)
+}
+
+fn run_over(
+    join: Join,
+    name: &str,
+    crc: bool,
+    change: impl Fn(&mut EndpointConfig),
+) -> (u64, u64, u64) {
     let (eal, _turn) = crate::common::eal();
     let config = |n: u8| {
         let addr = vec![format!("10.0.0.{n}/24").parse().unwrap()];
@@ -35,7 +47,7 @@ fn run(name: &str, crc: bool, change: impl Fn(&mut EndpointConfig)) -> (u64, u64
         change(&mut config);
         config
     };
-    let (a, b) = Node::ring_pair(&eal, name, &config(1), &config(2)).unwrap();
+    let (a, b) = join(&eal, name, &config(1), &config(2)).unwrap();
     let crc = if crc { CrcPolicy::Required } else { CrcPolicy::Off };
     let protocol = Protocol::Mpa(MpaOptions { crc, ..MpaOptions::default() });
     let params = ListenParams { protocol, ..ListenParams::default() };
@@ -105,6 +117,23 @@ fn test_trains_of_any_mtu_survive_loss() {
     assert!(trains > 0);
     let (trains, _, again) = run("train-loss", true, |c| {
         uncut(c);
+        c.fault = FaultConfig { drop: 0.02, ..FaultConfig::default() };
+    });
+    assert!(trains == 0 && again > 0, "{trains} trains, {again} segments sent again");
+}
+
+/// The client is at the back end of vhost-user and the server at the front end; each polls on a
+/// thread of its own. A frame that is lost or late costs the same repair as on any wire.
+#[test]
+fn test_trains_pass_a_vhost_pair_with_and_without_loss() {
+    for (name, crc) in [("vhost-crc", true), ("vhost-nocrc", false)] {
+        let (trains, segments, _) = run_over(Node::vhost_pair, name, crc, |_| {});
+        assert!(segments >= 8 * 183, "{segments}");
+        assert!((segments / 32..=segments / 8).contains(&trains), "{trains} of {segments}");
+    }
+    let (trains, ..) = run_over(Node::vhost_pair, "vhost-jumbo", true, |c| c.mtu = 9000);
+    assert!(trains > 0);
+    let (trains, _, again) = run_over(Node::vhost_pair, "vhost-loss", true, |c| {
         c.fault = FaultConfig { drop: 0.02, ..FaultConfig::default() };
     });
     assert!(trains == 0 && again > 0, "{trains} trains, {again} segments sent again");
