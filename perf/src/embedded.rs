@@ -1,7 +1,7 @@
 //! Both ends of a benchmark in one process, or the client alone.
 //!
-//! A [`Pair`] is two RNICs that rings connect, or one RNIC that connects to itself. [`Pair::run`]
-//! runs one size on the pair: on the calling thread alone, which polls both RNICs and steps client
+//! A [`Pair`] is two RNICs that rings or a vhost-user socket connect, or one RNIC that connects to
+//! itself. [`Pair::run`] runs one size on the pair: on the calling thread alone, which polls both RNICs and steps client
 //! and server in turn; or on two threads, each bound to a processor. A program makes a pair once
 //! and runs it any number of times, since pools of packet buffers live as long as the process.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use heddle_base::Seed;
 use heddle_ctl::{Detached, Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup, Snapshot};
 use heddle_dataplane::{
-    Clock, Eal, FaultConfig, LcoreError, LcoreWorker, Offloads, WorkerSnapshot,
+    Clock, Eal, FaultConfig, LcoreError, LcoreWorker, Offloads, VHOST_BUFFERS, WorkerSnapshot,
 };
 use heddle_services::Limits;
 use heddle_services::Serve as _;
@@ -177,8 +177,10 @@ pub fn frames_for(spec: &BenchSpec) -> u32 {
         u64::from(spec.qps) * u64::from(spec.depth_for(s)) * frames * mbufs_per_frame(spec)
             + SPARE_MBUFS
     });
-    let most = most.max().unwrap_or(0).saturating_add(1).next_power_of_two() - 1;
-    u32::try_from(most).unwrap_or(MOST).clamp(2047, MOST)
+    let kept = if spec.wire == Wire::Vhost { u64::from(VHOST_BUFFERS) } else { 0 };
+    let most = (most.max().unwrap_or(0) + kept).saturating_add(1).next_power_of_two() - 1;
+    let least = if kept > 0 { 4095 } else { 2047 };
+    u32::try_from(most).unwrap_or(MOST).clamp(least, MOST)
 }
 
 pub(crate) fn fault_config(f: &Faults) -> FaultConfig {
@@ -206,9 +208,10 @@ impl Pair {
     }
 
     /// Sets up the same with `workers` workers on either side, each connected to its counterpart by
-    /// rings. The workers share the connections evenly.
+    /// the wire of `spec`. The workers share the connections evenly.
     pub fn with_workers(eal: &Eal, spec: &BenchSpec, workers: usize) -> Result<Pair, BenchError> {
         let seed = Seed::from_u64(spec.faults.seed);
+        let rings = spec.wire == Wire::RingTso;
         let config = |n: u8| EndpointConfig {
             mtu: spec.mtu,
             memory: memory_for(spec),
@@ -216,7 +219,7 @@ impl Pair {
             queues: queues_for(spec) + (workers - 1) * cqs_for(spec),
             workers,
             frames: frames_for(spec),
-            offloads: Offloads { rings: spec.tso, ..Offloads::default() },
+            offloads: Offloads { rings, ..spec.offloads },
             max_conns: 2 * spec.qps as usize + 16,
             max_mrs: mrs_for(spec),
             fault: fault_config(&spec.faults),
@@ -231,9 +234,12 @@ impl Pair {
         // Names of devices are unique in the process.
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
-        let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
-        let wire = if spec.tso { Wire::RingTso } else { Wire::Ring };
-        Pair::of(eal, spec, a, Some(b), Topology { wire, server: SERVER, workers })
+        let pair = match spec.wire {
+            Wire::Vhost => Endpoint::vhost_pair,
+            _ => Endpoint::ring_pair,
+        };
+        let (a, b) = pair(eal, &name, &config(1), &config(2))?;
+        Pair::of(eal, spec, a, Some(b), Topology { wire: spec.wire, server: SERVER, workers })
     }
 
     /// Sets up one RNIC with client and server as two of its applications. The RNIC copies data
@@ -810,6 +816,7 @@ mod tests {
     fn test_frames_cover_data_in_flight_and_more_with_faults() {
         let spec = BenchSpec::default();
         assert_eq!(frames_for(&spec), 2047);
+        assert_eq!(frames_for(&BenchSpec { wire: Wire::Vhost, ..spec.clone() }), 4095);
         // 512 messages of 64 KiB are 24,064 frames: more than the rings hold.
         assert_eq!(frames_for(&BenchSpec { qps: 128, ..spec.clone() }), 16_383);
         let rate = BenchSpec { mode: Mode::Rate, sizes: Sizes::one(Size(8)), ..spec.clone() };

@@ -226,8 +226,7 @@ impl Summary {
 /// Returns the warnings about a run whose report is complete otherwise.
 pub(crate) fn warnings(report: &BenchReport, spec: &BenchSpec) -> Vec<String> {
     let mut all = Vec::new();
-    let lossless =
-        matches!(report.wire, Wire::Ring | Wire::RingTso | Wire::Loop) && spec.faults.is_none();
+    let lossless = !matches!(report.wire, Wire::Vdev | Wire::Socket) && spec.faults.is_none();
     if lossless && report.drops > 0 {
         all.push(format!(
             "{} frames were dropped for want of room, though the wire loses none: the figures have \

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use heddle_base::units::{Probability, Size, Sizes, UnitError};
 use heddle_ctl::MTU;
+use heddle_dataplane::Offloads;
 use heddle_services::bench::{MAX_DEPTH, MAX_SIZE, Mode, Op, UnknownWord};
 use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ pub enum Wire {
     /// The same, where frames of many segments, and without checksums, pass as they are.
     #[serde(rename = "ring-tso")]
     RingTso,
+    /// Two ports of this process, connected by a vhost-user socket (`net_vhost`, `net_virtio_user`).
+    Vhost,
     /// No medium: client and server are two applications of one RNIC.
     Loop,
     /// A device given on the command line.
@@ -40,6 +43,7 @@ impl fmt::Display for Wire {
         f.write_str(match self {
             Wire::Ring => "ring",
             Wire::RingTso => "ring-tso",
+            Wire::Vhost => "vhost",
             Wire::Loop => "loop",
             Wire::Vdev => "vdev",
             Wire::Socket => "socket",
@@ -108,8 +112,11 @@ pub struct BenchSpec {
     pub mpa: MpaOptions,
     /// The size of the largest IP packet in bytes.
     pub mtu: u16,
-    /// True if the rings take frames of many segments as they are, and without checksums.
-    pub tso: bool,
+    /// The medium between two RNICs of this process: [`Wire::Ring`], [`Wire::RingTso`] or
+    /// [`Wire::Vhost`].
+    pub wire: Wire,
+    /// The work that the ports may do by themselves.
+    pub offloads: Offloads,
     /// The faults that the wire injects into frames.
     pub faults: Faults,
     /// True if the ends compare every byte.
@@ -142,7 +149,8 @@ impl Default for BenchSpec {
             until: Until::Elapsed(Duration::from_secs(2)),
             mpa: MpaOptions::new(),
             mtu: 1500,
-            tso: false,
+            wire: Wire::Ring,
+            offloads: Offloads::default(),
             faults: Faults::NONE,
             verify: false,
             bidirectional: false,

@@ -13,14 +13,14 @@ use heddle::connection::CrcPolicy;
 use heddle::dpdk::CoreList;
 use heddle::rnic::MAX_WORKERS;
 use heddle::units::{Probability, Size, Sizes, Span};
-use heddle::{Eal, EndpointConfig, Seed};
+use heddle::{Eal, EalConfig, EndpointConfig, Seed};
 use heddle_perf::document::{Point, Started};
 use heddle_perf::embedded::{Pair, Placement, Remote, memory_for, queues_for};
 use heddle_perf::own_process::OwnProcess;
 use heddle_perf::pin;
 use heddle_perf::progress::Progress;
 use heddle_perf::report::{BenchReport, LatencyKind, spreads, table};
-use heddle_perf::spec::{BenchSpec, Faults, OUTSTANDING, OUTSTANDING_INLINE, Rate, Until};
+use heddle_perf::spec::{BenchSpec, Faults, OUTSTANDING, OUTSTANDING_INLINE, Rate, Until, Wire};
 use heddle_perf::workload::{Peer, Run};
 use heddle_services::bench::{Mode, Op};
 use serde_json::{Map, Value, json};
@@ -28,11 +28,11 @@ use serde_json::{Map, Value, json};
 use super::Failure;
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{Iova, mtu, start_eal};
+use super::net::{mtu, start_eal};
 use super::progress::Line;
 use super::rnic::{Rnic, RnicArgs, explain};
 
-/// Without --connect, client and server run in this process, joined by rings.
+/// Without --connect, client and server run in this process, joined by rings or another --wire.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -161,10 +161,24 @@ enum WireArg {
     /// The same rings, which take frames of many segments as they are, and without checksums: what
     /// ports do that cut and join segments (TSO and LRO)
     RingTso,
+    /// Two ports of this process, joined as those of a host and its virtual machine (net_vhost,
+    /// net_virtio_user): frames pass by one copy, and those of many segments as they are
+    Vhost,
     /// No wire: client and server are two applications of one RNIC, whose worker is on the client's
     /// processor. Without a CRC and markers, the worker moves data from one to the other by one
     /// copy
     Loop,
+}
+
+impl WireArg {
+    /// Returns the wire of a run with two RNICs; it does not matter in another.
+    fn between_two(self) -> Wire {
+        match self {
+            WireArg::Ring | WireArg::Loop => Wire::Ring,
+            WireArg::RingTso => Wire::RingTso,
+            WireArg::Vhost => Wire::Vhost,
+        }
+    }
 }
 
 impl Args {
@@ -189,7 +203,8 @@ impl Args {
             until: self.iters.map_or(Until::Elapsed(self.duration.0), Until::Iters),
             mpa: self.mpa.client()?,
             mtu: self.mtu,
-            tso: self.wire == WireArg::RingTso,
+            wire: self.wire.between_two(),
+            offloads: self.rnic.net.offloads.unwrap_or_default(),
             faults: Faults {
                 loss: self.loss,
                 reorder: self.reorder,
@@ -257,6 +272,11 @@ impl Args {
         if device || !net.ips.is_empty() {
             return Err(Failure::usage(
                 "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring",
+            ));
+        }
+        if net.offloads.is_some() && self.wire != WireArg::Vhost {
+            return Err(Failure::usage(
+                "--offloads goes with a device: with --connect, or with --wire vhost",
             ));
         }
         Ok(())
@@ -360,7 +380,9 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<Point<BenchReport>>, Fa
     let workers = (cores.len() / 2).max(1);
     let eal = start(args, spec.mtu, 2 * workers)?;
     let mut pair = match args.wire {
-        WireArg::Ring | WireArg::RingTso => Pair::with_workers(&eal, spec, workers)?,
+        WireArg::Ring | WireArg::RingTso | WireArg::Vhost => {
+            Pair::with_workers(&eal, spec, workers)?
+        }
         WireArg::Loop if workers > 1 => {
             return Err(Failure::usage("--wire loop has one worker: it takes two processors"));
         }
@@ -382,7 +404,8 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<Point<BenchReport>>, Fa
 fn start(args: &Args, mtu: u16, pools: usize) -> Result<Eal, Failure> {
     args.log.start();
     let shape = EndpointConfig { mtu, ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0)) };
-    start_eal(&shape, u32::try_from(pools).unwrap_or(u32::MAX), Vec::new(), Iova::Auto)
+    let eal = EalConfig { shares_memory: args.wire == WireArg::Vhost, ..EalConfig::default() };
+    start_eal(&shape, u32::try_from(pools).unwrap_or(u32::MAX), eal)
 }
 
 fn connect(

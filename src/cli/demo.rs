@@ -8,13 +8,13 @@ use std::{env, fs};
 use heddle::rnic::random_seed;
 use heddle::tcp::Cidr;
 use heddle::units::{Size, Span};
-use heddle::{Endpoint, EndpointConfig};
+use heddle::{EalConfig, Endpoint, EndpointConfig};
 use heddle_perf::report::align;
 use heddle_perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
 use heddle_services::bench::Op;
 
 use super::log::LogArgs;
-use super::net::{Iova, start_eal};
+use super::net::start_eal;
 use super::progress::Line;
 use super::{Failure, say};
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         )
     };
     let (a, b) = (config(CLIENT), config(SERVER));
-    let eal = start_eal(&a, 2, Vec::new(), Iova::Auto)?;
+    let eal = start_eal(&a, 2, EalConfig::default())?;
     let (client, server) = Endpoint::ring_pair(&eal, "demo", &a, &b)?;
     let addr = SocketAddr::new(IpAddr::V4(SERVER), 7471);
     let len = file.len();

@@ -23,8 +23,8 @@ pub(crate) struct NetArgs {
     /// The addresses that a PCI device uses for its DMA
     #[arg(long, value_enum, default_value_t = Iova::Auto)]
     pub(crate) iova: Iova,
-    /// The work that the device may do by itself: rx-checksum, tx-checksum, tso; none for nothing
-    /// [default: all that it can]
+    /// The work that the device may do by itself: rx-checksum, tx-checksum, tso, lro; none for
+    /// nothing [default: all that it can]
     #[arg(long, value_name = "LIST", value_parser = offloads)]
     pub(crate) offloads: Option<Offloads>,
     /// Our address with its prefix (10.0.0.1/24); may be given several times
@@ -105,7 +105,9 @@ impl NetArgs {
             ..config
         });
         let pools = u32::try_from(config.workers).unwrap_or(u32::MAX);
-        let eal = start_eal(&config, pools, self.pci.iter().cloned().collect(), self.iova)?;
+        let pci = self.pci.iter().cloned().collect();
+        let eal = EalConfig { pci, iova: self.iova.mode(), ..EalConfig::default() };
+        let eal = start_eal(&config, pools, eal)?;
         let endpoint = Endpoint::open(&eal, &source, &config)?;
         Ok((eal, endpoint))
     }
@@ -115,10 +117,8 @@ impl NetArgs {
 pub(crate) fn start_eal(
     config: &EndpointConfig,
     workers: u32,
-    pci: Vec<String>,
-    iova: Iova,
+    eal: EalConfig,
 ) -> Result<Eal, Failure> {
-    let eal = EalConfig { pci, iova: iova.mode(), ..EalConfig::default() };
     let pools = [(config.mtu, u64::from(workers) * u64::from(config.frames))];
     rnic::start_eal(pools, eal, None).map_err(Failure::of_start)
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use heddle::connection::ListenParams;
 use heddle::dpdk::{Clock, PortSource, VdevArg};
 use heddle::tcp::{Cidr, check_addrs};
-use heddle::{Endpoint, EndpointConfig, Instant, Seed};
+use heddle::{EalConfig, Endpoint, EndpointConfig, Instant, Seed};
 use heddle_services::{ServiceSpec, Services};
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{Iova, cidr, mtu, start_eal};
+use super::net::{cidr, mtu, start_eal};
 use super::{Failure, capture, counters, say};
 
 /// The RNIC receives the frames of one capture file, one per 10 us of virtual time, and writes its
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         mtu: args.mtu,
         ..EndpointConfig::with_seed(args.ips.clone(), Seed::from_u64(args.seed))
     };
-    let eal = start_eal(&config, 1, Vec::new(), Iova::Auto)?;
+    let eal = start_eal(&config, 1, EalConfig::default())?;
     let device = PortSource::Vdev(vdev(&args.rx, &args.tx)?);
     let mut endpoint = Endpoint::open(&eal, &device, &config)?;
     let mut services = Services::start(endpoint.device(), &args.listen, &params, None)?;

@@ -40,17 +40,22 @@ fn spec(op: Op, mode: Mode, size: u32, iters: u64) -> BenchSpec {
 
 #[test]
 fn test_every_operation_and_mode_inline_and_verified() {
-    every_operation(false);
+    every_operation(Wire::Ring);
 }
 
 #[test]
 fn test_every_operation_and_mode_over_rings_that_take_trains() {
-    every_operation(true);
+    every_operation(Wire::RingTso);
 }
 
-fn every_operation(tso: bool) {
+#[test]
+fn test_every_operation_and_mode_over_vhost() {
+    every_operation(Wire::Vhost);
+}
+
+fn every_operation(wire: Wire) {
     let (eal, _turn) = eal();
-    let most = BenchSpec { qps: 3, tso, ..spec(Op::Send, Mode::Bw, 100_000, 1) };
+    let most = BenchSpec { qps: 3, wire, ..spec(Op::Send, Mode::Bw, 100_000, 1) };
     let mut pair = Pair::open(&eal, &most).unwrap();
     for op in OPS {
         for mode in [Mode::Bw, Mode::Rate, Mode::Lat] {
@@ -64,7 +69,7 @@ fn every_operation(tso: bool) {
                     "{op} {mode}"
                 );
                 assert_eq!((r.op, r.mode, r.size, r.qps), (op, mode, size, qps));
-                assert_eq!(r.wire, if tso { Wire::RingTso } else { Wire::Ring });
+                assert_eq!(r.wire, wire);
                 assert!(r.seconds > 0.0 && r.gbit_per_s > 0.0 && r.mops_per_s > 0.0);
                 let l = r.latency_ns;
                 assert!(0 < l.min && l.min <= l.p50 && l.p50 <= l.p99 && l.p99 <= l.max, "{l:?}");

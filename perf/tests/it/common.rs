@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig};
-use heddle_dataplane::{Eal, EalConfig};
+use heddle_dataplane::{Eal, EalConfig, Hugepages};
 use heddle_tcp::Cidr;
 use heddle_verbs::{Access, CmEvent, CmId, ConnectParams, Cq, EventQueue, Mr, Qp, QpInit};
 
@@ -18,7 +18,8 @@ pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = EalConfig { memory_mb: 2048, ..EalConfig::default() };
+    // Two devices can share ordinary pages, which are one file.
+    let config = EalConfig { memory_mb: 2048, hugepages: Hugepages::Never, ..EalConfig::default() };
     (*EAL.get_or_init(|| Eal::init(&config).expect("DPDK starts")), turn)
 }
 

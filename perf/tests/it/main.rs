@@ -10,3 +10,4 @@ mod hostile_perftest;
 mod linux_programs;
 mod rpc;
 mod services;
+mod vhost;

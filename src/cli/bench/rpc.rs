@@ -203,6 +203,9 @@ struct Ring {
 impl Ring {
     fn open(args: &super::Args, spec: &BenchSpec, calls: &[Call]) -> Result<Ring, Failure> {
         args.check_ring()?;
+        if args.wire != super::WireArg::Ring {
+            return Err(Failure::usage("--op rpc goes with --wire ring"));
+        }
         let cores = args.cores()?;
         if cores.len() > 2 {
             return Err(Failure::usage("--lcores takes two processors with --op rpc"));
