@@ -1,9 +1,10 @@
 //! Both ends of a benchmark in one process, or the client alone.
 //!
 //! A [`Pair`] is two RNICs that rings or a vhost-user socket connect, or one RNIC that connects to
-//! itself. [`Pair::run`] runs one size on the pair: on the calling thread alone, which polls both RNICs and steps client
-//! and server in turn; or on two threads, each bound to a processor. A program makes a pair once
-//! and runs it any number of times, since pools of packet buffers live as long as the process.
+//! itself. [`Pair::run`] runs one size on the pair: on the calling thread alone, which polls both
+//! RNICs and steps client and server in turn; or on two threads, each bound to a processor. A program
+//! makes a pair once and runs it any number of times, since pools of packet buffers live as long as
+//! the process.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::BTreeMap;
