@@ -132,10 +132,12 @@ class Heddle:
             n = MTUS[self.mtu]
             device = ["--vdev", f"net_af_packet0,iface=h{self.mtu}"]
             server = [self.heddle, "serve", *device, "--ip", f"10.79.{n}.1/24", "--mtu",
-                      str(self.mtu), "--listen", f"10.79.{n}.1:7471=perf", "--private",
+                      str(self.mtu), "--listen", f"10.79.{n}.1:7471=perf",
                       "--lcores", "0", "--memory", "512"]
-            programs.start(net.names[0], *server)
+            serving = programs.start(net.names[0], *server)
             time.sleep(SERVES)
+            if serving.poll() is not None:
+                output(serving, 1)
             device += ["--ip", f"10.79.{n}.2/24", "--connect", f"10.79.{n}.1:7471"]
             return programs.start(net.names[1], *command, *device)
         if self.inline:

@@ -10,8 +10,8 @@ other load and the processor's clock meet them alike; a figure is the median of 
   round trip   of 8 bytes, one at a time, the mean in microseconds: Heddle's of a Write and a Write
                back, by memory that the program polls; the kernel's of a read that sleeps
   s/GB         processor seconds for each GB of payload, in the middle of a run: of all processes
-               that take part (user and system), and of the whole machine, which has softirqs that no
-               process is charged for, and whatever else runs
+               that take part (user and system), and of the whole machine, which has softirqs that
+               no process is charged for, and whatever else runs
   x            GB for each processor second of the processes, divided by that of Linux's TCP over a
                veth of MTU 1500
 
@@ -182,7 +182,8 @@ def plan(full):
 def main():
     usage = argparse.ArgumentParser(description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    usage.add_argument("--full", action="store_true", help="64 bytes to 8 MiB, 1 to 1,024 connections")
+    usage.add_argument("--full", action="store_true",
+                       help="64 bytes to 8 MiB, 1 to 1,024 connections")
     usage.add_argument("--rounds", type=int, default=3)
     usage.add_argument("--seconds", type=int, default=3, help="of each run")
     usage.add_argument("--only", default="", help="tests whose title has this text")
