@@ -31,10 +31,9 @@ from peers.contenders import Failed, Net, Programs, contenders, output  # noqa: 
 
 REFERENCE = "Linux TCP, veth 1500"
 TICK = os.sysconf("SC_CLK_TCK")
-# Programs start and connections open before this part of a run, and end after that part.
-FROM, TO = 0.35, 0.9
-# DPDK starts within this time.
-BEFORE = 1.0
+# Processor time counts from this time after the client's start, in which DPDK starts and
+# connections open, until a little before the end of a run that started at once.
+FROM, BEFORE_END = 1.2, 0.2
 
 
 def tree(pids):
@@ -80,10 +79,10 @@ def measure(contender, net, what, size, conns, seconds):
     programs = Programs()
     try:
         child = contender.start(programs, net, what, size, conns, seconds)
-        time.sleep(BEFORE + FROM * seconds)
+        time.sleep(FROM)
         pids, start = programs.pids(), time.monotonic()
         used, busy = of_processes(pids), of_machine()
-        time.sleep((TO - FROM) * seconds)
+        time.sleep(seconds - FROM - BEFORE_END)
         later, wall = of_processes(pids), time.monotonic() - start
         busy = (of_machine() - busy) / wall
         used = sum(t - used.get(pid, 0) for pid, t in later.items()) / wall
@@ -185,7 +184,8 @@ def main():
     usage.add_argument("--full", action="store_true",
                        help="64 bytes to 8 MiB, 1 to 1,024 connections")
     usage.add_argument("--rounds", type=int, default=3)
-    usage.add_argument("--seconds", type=int, default=3, help="of each run")
+    usage.add_argument("--seconds", type=int, default=3, choices=range(2, 601), metavar="T",
+                       help="of each run")
     usage.add_argument("--only", default="", help="tests whose title has this text")
     usage.add_argument("--report", metavar="FILE", help="write a page of HTML as well")
     args = usage.parse_args()
