@@ -38,14 +38,20 @@ use heddle_types::{ConnId, ConnectedState, PostError, RecvWr, RnicError, SendWr}
 
 mod ahead;
 mod completions;
+mod fair;
 mod posted;
 mod receives;
+mod share;
+mod shares;
 mod sink;
 
 pub use ahead::Step;
 pub use completions::{Completions, Retired};
+pub use fair::FairQueue;
 pub use posted::{POST_TURN, Posted, take_turn};
 pub use receives::{PostedReceives, SharedBroken, SharedReceives, Untaken};
+pub use share::{OWN_SHARE, Share, ShareTerms, ShareUsage};
+pub use shares::{Lane, Shares};
 pub use sink::{Offload, TxSink};
 
 /// A queue pair of an engine.
@@ -244,6 +250,12 @@ pub trait Engine: Debug + Sized {
     /// # Errors
     /// Fails when the connection cannot have a queue pair now, and changes nothing then.
     fn enter(&mut self, conn: ConnId, mode: Self::Mode) -> Result<(), RnicError>;
+
+    /// Makes a connection with a queue pair belong to a share, from its first turn on. An engine
+    /// that has one turn for all may do nothing.
+    fn assign(&mut self, conn: ConnId, share: &Arc<Share>) {
+        let _ = (conn, share);
+    }
 
     /// Lets a new queue pair handle what came before it, after the worker has posted its first
     /// receives.
