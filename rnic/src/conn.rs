@@ -174,6 +174,11 @@ impl<F: RnicFrame> ConnState<F> {
             };
             shared.counters.rx_truncated += u64::from(matches!(event, QpEvent::Truncated(_)));
             self.closing |= ended || event == QpEvent::Drained;
+            if ended && shared.shares.are_several() {
+                // The connection may wait for its share or a rate; a Terminate waits for neither.
+                self.on_ready_list = true;
+                shared.ready.push_back(conn);
+            }
             if withdraw {
                 // Our own Terminate replaces the withdrawn FPDUs. If the Terminate is queued
                 // already, it is about a local request, and the peer still carries out the FPDUs

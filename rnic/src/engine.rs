@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use heddle_base::{Fetch, Histogram, Instant, StreamPos};
 use heddle_engine::{
-    Change, Completions, Counters, Engine, Retired, Step, Subject, TxSink, Untaken,
+    Change, Completions, Counters, Engine, Retired, Share, Step, Subject, TxSink, Untaken,
 };
 use heddle_iwarp::{QpContext, QpCounters};
 use heddle_mr::{Memory, MrTable, Pins};
@@ -229,6 +229,10 @@ impl<F: RnicFrame> Engine for Rnic<F> {
 
     fn enter(&mut self, conn: ConnId, mode: FpduMode) -> Result<(), RnicError> {
         self.enter_fpdu_mode(conn, mode)
+    }
+
+    fn assign(&mut self, conn: ConnId, share: &Arc<Share>) {
+        Rnic::assign(self, conn, share);
     }
 
     fn start<M: Memory>(&mut self, mem: &M, conn: ConnId) {

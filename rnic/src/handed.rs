@@ -63,9 +63,18 @@ impl Handed {
 }
 
 /// FPDUs and bytes that a turn may still hand over.
-struct Budget {
+pub(crate) struct Budget {
     fpdus: u32,
     bytes: u32,
+}
+
+impl Budget {
+    /// The budget of a turn.
+    pub(crate) const TURN: Budget = Budget { fpdus: FPDUS, bytes: BYTES };
+
+    pub(crate) fn is_some(&self) -> bool {
+        self.fpdus > 0 && self.bytes > 0
+    }
 }
 
 impl<F: RnicFrame> Rnic<F> {
@@ -97,21 +106,24 @@ impl<F: RnicFrame> Rnic<F> {
 
     fn hand_all<M: Memory>(&mut self, now: Instant, sink: Sink<'_, M>) {
         self.retry_waiting(now, sink);
-        let mut left = Budget { fpdus: FPDUS, bytes: BYTES };
-        while left.fpdus > 0
-            && left.bytes > 0
+        if self.shared.shares.are_several() {
+            return self.hand_fairly(now, sink);
+        }
+        let mut left = Budget::TURN;
+        while left.is_some()
             && let Some(conn) = self.shared.handed.ready.pop_front()
         {
-            self.hand_from(now, sink, conn, &mut left);
+            self.hand_from(now, sink, (conn, u64::MAX), &mut left);
         }
     }
 
-    /// Hands over the FPDUs of one connection, within the limits of its turn.
-    fn hand_from<M: Memory>(
+    /// Hands over the FPDUs of one connection, within the limits of its turn, and none that begins
+    /// after the first `credit` bytes.
+    pub(crate) fn hand_from<M: Memory>(
         &mut self,
         now: Instant,
         sink: Sink<'_, M>,
-        conn: ConnId,
+        (conn, credit): (ConnId, u64),
         left: &mut Budget,
     ) {
         let Some((_, state)) = self.stack.get_mut(conn) else { return };
@@ -136,7 +148,8 @@ impl<F: RnicFrame> Rnic<F> {
         let env = QpEnv { mem: sink.mem, mrs: &shared.mrs, snapshots_full: false, posted: None };
         let peer_env = sink.env(peer, &shared.mrs);
         let (mut made, mut bytes, mut more) = (0, 0, true);
-        while made < TURN.min(left.fpdus) && bytes < TURN_BYTES.min(left.bytes) {
+        let most = TURN_BYTES.min(u32::try_from(credit).unwrap_or(u32::MAX)).min(left.bytes);
+        while made < TURN.min(left.fpdus) && bytes < most {
             let place = (&mut shared.kept.buffers, &mut shared.handed.fpdu);
             let Some(len) = qp.hand_over(to, [&env, &peer_env], PIECE, place) else {
                 more = qp.has_local();

@@ -53,6 +53,7 @@ mod rounds;
 mod running;
 mod shared;
 mod transmit;
+mod turns;
 
 pub use counters::RnicCounters;
 pub use engine::{RnicFacts, RnicSums};

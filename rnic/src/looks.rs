@@ -1,8 +1,9 @@
 //! The times at which an RNIC has to look at connections without a frame or an order.
 //!
-//! The RNIC does so for its [rounds](crate::rounds) and for [messages that wait for a
-//! receive](crate::rnr). Every turn of a worker asks whether one of the two times has come, so
-//! [`Looks`] also stores the earlier of the two: the question costs one comparison.
+//! The RNIC does so for its [rounds](crate::rounds), for [messages that wait for a
+//! receive](crate::rnr) and for [shares that wait for their rates](crate::turns). Every turn of a
+//! worker asks whether one of these times has come, so [`Looks`] also stores the earliest: the
+//! question costs one comparison.
 
 use heddle_base::Instant;
 
@@ -11,15 +12,16 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 /// The times of the next looks; [`Instant::ZERO`] means at once.
 #[derive(Debug)]
 pub(crate) struct Looks {
-    /// The earlier of `rounds` and `rnr`.
+    /// The earliest of the others.
     next: Instant,
     rounds: Instant,
     rnr: Instant,
+    shares: Instant,
 }
 
 impl Default for Looks {
     fn default() -> Looks {
-        Looks { next: NEVER, rounds: NEVER, rnr: NEVER }
+        Looks { next: NEVER, rounds: NEVER, rnr: NEVER, shares: NEVER }
     }
 }
 
@@ -35,13 +37,24 @@ impl Looks {
     /// Sets when the rounds go on; with `None`, the rounds stop until there is traffic.
     pub(crate) fn set_rounds(&mut self, at: Option<Instant>) {
         self.rounds = at.unwrap_or(NEVER);
-        self.next = self.rounds.min(self.rnr);
+        self.note();
     }
 
     /// Sets when to look at messages that wait; `None` if there is none.
     pub(crate) fn set_rnr(&mut self, at: Option<Instant>) {
         self.rnr = at.unwrap_or(NEVER);
-        self.next = self.rounds.min(self.rnr);
+        self.note();
+    }
+
+    /// Sets when to look at shares that wait for their rates; `None` if there is none.
+    pub(crate) fn set_shares(&mut self, at: Option<Instant>) {
+        self.shares = at.unwrap_or(NEVER);
+        self.note();
+    }
+
+    #[inline]
+    fn note(&mut self) {
+        self.next = self.rounds.min(self.rnr).min(self.shares);
     }
 
     /// Returns the earlier of `other` and the next look.
@@ -67,6 +80,11 @@ impl Looks {
     pub(crate) fn is_rnr_due(&self, now: Instant) -> bool {
         self.rnr <= now
     }
+
+    /// Returns true if the time has come to look at shares that wait for their rates.
+    pub(crate) fn are_shares_due(&self, now: Instant) -> bool {
+        self.shares <= now
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +104,11 @@ mod tests {
         assert!(!looks.is_due(at(2)) && looks.is_due(at(3)));
         assert!(looks.is_rnr_due(at(3)) && !looks.rounds_due(at(3)).0);
         looks.set_rnr(None);
+        assert_eq!(looks.poll_timeout(None), Some(at(5)));
+        looks.set_shares(Some(at(4)));
+        assert_eq!(looks.poll_timeout(None), Some(at(4)));
+        assert!(looks.are_shares_due(at(4)) && !looks.are_shares_due(at(3)));
+        looks.set_shares(None);
         assert_eq!(looks.poll_timeout(None), Some(at(5)));
         // `wake_rounds` does not restart rounds that are in progress.
         looks.wake_rounds();

@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use heddle_base::{Histogram, Instant};
-use heddle_engine::{Completions, Retired};
+use heddle_engine::{Completions, Retired, Shares};
 use heddle_iwarp::{QpConfig, QpContext};
 use heddle_mr::{Memory, MrTable, Pins};
 use heddle_tcp::{
@@ -148,6 +148,8 @@ impl<F: RnicFrame> Rnic<F> {
                 completed: VecDeque::with_capacity(conns),
                 left: VecDeque::new(),
                 ready: VecDeque::with_capacity(conns),
+                shares: Shares::default(),
+                fair: Box::default(),
                 handed: Handed::new(config.hand_over),
                 kept,
                 pool: HoldPool::new(config.max_held_frames, config.max_unfinished_bytes),
@@ -339,6 +341,7 @@ impl<F: RnicFrame> Rnic<F> {
         self.pump_stack_events();
         self.go_round(now);
         self.look_at_rnr(now);
+        self.wake_shares(now);
     }
 
     /// Returns when the owner has to call [`handle_timeouts`](Self::handle_timeouts) next.
@@ -537,6 +540,7 @@ impl<F: RnicFrame> Rnic<F> {
         let at = state.running_at;
         if let Some(counters) = state.finish(conn, tcp, &mut self.shared) {
             self.stop_running(at, &counters);
+            self.shared.shares.leave(conn.index());
         }
     }
 

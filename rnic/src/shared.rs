@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use core::time::Duration;
 
-use heddle_engine::Completions;
+use heddle_engine::{Completions, Shares};
 use heddle_mr::MrTable;
 use heddle_types::ConnId;
 
@@ -17,6 +17,7 @@ use crate::kept::Snapshots;
 use crate::looks::Looks;
 use crate::rnr::Rnr;
 use crate::rounds::Rounds;
+use crate::turns::FairTurns;
 
 /// Tables, buffers and accounts of all connections together, and the queues in which a connection
 /// leaves items for the RNIC's owner. This struct lies beside the stack that holds the connections,
@@ -31,6 +32,10 @@ pub(crate) struct Shared<F> {
     pub(crate) left: VecDeque<(ConnId, Completions)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
+    /// The shares that the connections have.
+    pub(crate) shares: Shares,
+    /// Turns of the shares, once there are several.
+    pub(crate) fair: Box<FairTurns>,
     /// State of connections of the RNIC with itself.
     pub(crate) handed: Handed,
     pub(crate) kept: Snapshots,

@@ -40,17 +40,28 @@ impl<F: RnicFrame> Rnic<F> {
                 self.emit(mem, sink);
                 return segments;
             }
-            if self.shared.ready.is_empty() || !self.make_fpdus(mem) {
+            if self.shared.ready.is_empty() || !self.make_next(now, mem) {
                 return 0;
             }
         }
     }
 
-    /// Lets the next ready queue pair cut FPDUs; returns false if no queue pair had any to cut.
-    /// This is a separate function, not inlined into the work for each frame, because one call
-    /// serves many frames.
+    /// Makes FPDUs in the order in which connections became ready, or in turns of their shares if
+    /// there are several.
+    #[inline(always)]
+    fn make_next<M: Memory>(&mut self, now: Instant, mem: &M) -> bool {
+        if self.shared.shares.are_several() {
+            self.make_fairly(now, mem)
+        } else {
+            self.make_fpdus(mem, u64::MAX)
+        }
+    }
+
+    /// Lets the next ready queue pair cut FPDUs, of which none begins after `most` bytes; returns
+    /// false if no queue pair had any to cut. This is a separate function, not inlined into the work
+    /// for each frame, because one call serves many frames.
     #[inline(never)]
-    fn make_fpdus<M: Memory>(&mut self, mem: &M) -> bool {
+    pub(crate) fn make_fpdus<M: Memory>(&mut self, mem: &M, most: u64) -> bool {
         while let Some(conn) = self.shared.ready.pop_front() {
             let Some((tcp, state)) = self.stack.get_mut(conn) else { continue };
             state.on_ready_list = false;
@@ -67,7 +78,7 @@ impl<F: RnicFrame> Rnic<F> {
             // may still change, and a short queue stays in the cache. A single FPDU may always
             // wait, so that TCP knows that there is something to probe a closed window for.
             let (mut end, sent) = (state.queue.end(), tcp.snd_max());
-            let mut room = tcp.send_room(end);
+            let mut room = tcp.send_room(end).min(most);
             let mut env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false, posted: None };
             while made < TURN && (room > 0 || end <= sent) {
                 env.snapshots_full = self.shared.kept.is_full(state.queue.snapshots());

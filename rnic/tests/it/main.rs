@@ -19,6 +19,7 @@ mod readdress;
 mod receives;
 mod reports;
 mod rnr;
+mod shares;
 mod sim;
 mod startup;
 mod terminates;
