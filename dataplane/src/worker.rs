@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
-use heddle_engine::{Change, Engine, QueuePair as _, Untaken};
+use heddle_engine::{Change, Engine, FairQueue, QueuePair as _, Untaken};
 use heddle_hub::memory::{RegionMemory, RegionTable};
 use heddle_mr::{MrTable, Pins};
 use heddle_rings::Entry;
@@ -138,6 +138,8 @@ pub struct Worker<E: Engine<Frame = RxMbuf>> {
     /// Slots of queue pairs to look at: those that rang, and those that had more requests than one
     /// turn takes.
     ready: Waiting,
+    /// The same slots, in turns of their shares, once there are several shares.
+    fair: FairQueue<usize>,
     /// The work request that the worker is taking.
     entry: Box<Entry>,
     counters: WorkerCounters,
@@ -180,6 +182,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
             queues: Queues::new(config.index, conns),
             entering: None,
             ready: Waiting::with_capacity(conns),
+            fair: FairQueue::default(),
             entry: Box::default(),
             counters: WorkerCounters::default(),
             began: Instant::ZERO,

@@ -1,5 +1,8 @@
 //! The way from the hub to the control plane.
 
+use std::sync::Arc;
+
+use heddle_engine::Share;
 use heddle_rings::Bells;
 use heddle_rings::cq::CqLink;
 use heddle_types::{AppId, TenantId};
@@ -14,6 +17,8 @@ pub enum ControlRequest {
         app: AppId,
         /// The principal that pays for the application's use of common stores.
         tenant: TenantId,
+        /// The share that the application's connections have of the workers' turns.
+        share: Arc<Share>,
         /// Doorbells of the application.
         bells: Bells,
         /// Counter of the events that the application has taken.

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use heddle_base::{Random, Seed};
+use heddle_engine::{OWN_SHARE, Share, ShareTerms};
 use heddle_rings::wakeup::WorkerWakers;
 use heddle_rings::{Area, Bells};
 use heddle_shm::Region;
@@ -35,6 +36,10 @@ pub struct Hub {
     pub(super) owners: Mutex<HashMap<Pd, AppId>>,
     pub(super) next_app: AtomicU64,
     pub(super) next_id: AtomicU64,
+    /// The share of applications of the RNIC's own process.
+    own_share: Arc<Share>,
+    /// The shares of tenants, by the number of their account.
+    shares: Mutex<HashMap<u64, Weak<Share>>>,
 }
 
 impl Hub {
@@ -77,6 +82,8 @@ impl Hub {
             owners: Mutex::default(),
             next_app: AtomicU64::new(0),
             next_id: AtomicU64::new(1),
+            own_share: Share::new(OWN_SHARE, ShareTerms::default()),
+            shares: Mutex::default(),
         })
     }
 
@@ -117,6 +124,23 @@ impl Hub {
     /// Returns the registry of the RNIC's memory.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    /// Returns the share of all applications of the RNIC's own process together.
+    pub fn own_share(&self) -> &Arc<Share> {
+        &self.own_share
+    }
+
+    /// Returns the share of all applications that an account pays for.
+    pub(crate) fn share_of(&self, account: &Account) -> Arc<Share> {
+        let mut shares = lock(&self.shares);
+        if let Some(share) = shares.get(&account.number()).and_then(Weak::upgrade) {
+            return share;
+        }
+        shares.retain(|_, share| share.strong_count() > 0);
+        let share = Share::new(account.number(), ShareTerms::default());
+        shares.insert(account.number(), Arc::downgrade(&share));
+        share
     }
 
     /// Opens a device for one more application.
@@ -166,7 +190,12 @@ impl Hub {
         let taken = TakenEvents::default();
         let tenant = account.as_ref().map_or(TenantId::App(id), |a| TenantId::Account(a.number()));
         let bells_of = bells.clone();
-        self.control.request(ControlRequest::Open { app: id, tenant, bells: bells_of, taken })?;
+        let share = match &account {
+            Some(account) => self.share_of(account),
+            None => self.own_share.clone(),
+        };
+        let open = ControlRequest::Open { app: id, tenant, share, bells: bells_of, taken };
+        self.control.request(open)?;
         let stags = u32::try_from(self.registry.mrs().capacity()).unwrap_or(u32::MAX);
         let most = DeviceLimits {
             max_mrs: stags,

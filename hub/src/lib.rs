@@ -56,6 +56,7 @@ mod window;
 pub use board::Board;
 pub use config::DeviceConfig;
 pub use control::{ControlPlane, ControlRequest};
+pub use heddle_engine::{Share, ShareTerms, ShareUsage};
 pub use hub::Hub;
 pub use policy::{Addresses, Policy};
 pub use serve::serve;

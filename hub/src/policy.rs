@@ -3,6 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
+use heddle_engine::ShareTerms;
 use heddle_shm::account::{Grants, Kind};
 
 use heddle_verbs::DeviceLimits;
@@ -35,6 +36,9 @@ pub struct Policy {
     /// Most other objects of each application, and of all applications together for queue pairs,
     /// queues, protection domains and STags.
     pub limits: DeviceLimits,
+    /// The weight of the applications together in the turns of workers, and the rates at which they
+    /// may send.
+    pub share: ShareTerms,
     /// Addresses at which an application may listen. Only a rule for all addresses contains an
     /// unspecified address.
     pub listen: Vec<Addresses>,
@@ -49,7 +53,8 @@ pub struct Policy {
 impl Default for Policy {
     /// Returns 64 applications, and 1 GiB for the queues of as many that request the default
     /// size; 2,048 descriptors, 256 MiB of memory, 8 TiB of address space, 512 regions of their
-    /// own, 1,024 connections, 64 listeners, a backlog of 512; any address, any port.
+    /// own, 1,024 connections, 64 listeners, a backlog of 512; a weight of 1 and no rates; any address,
+    /// any port.
     fn default() -> Policy {
         Policy {
             sessions: 64,
@@ -62,6 +67,7 @@ impl Default for Policy {
             listeners: 64,
             backlog: 512,
             limits: DeviceLimits::default(),
+            share: ShareTerms::default(),
             listen: Addresses::any(),
             connect: Addresses::any(),
             reserved: Vec::new(),

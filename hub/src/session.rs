@@ -25,6 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use heddle_base::counters;
+use heddle_engine::Share;
 use heddle_rings::wakeup::Lent;
 use heddle_shm::account::{Account, Kind, Over, Reserved};
 use heddle_shm::{Region, Waker, closer};
@@ -109,6 +110,8 @@ pub struct Session {
     policy: Policy,
     /// The account of all sessions of the same principal.
     account: Arc<Account>,
+    /// The share of all sessions of the same principal.
+    share: Arc<Share>,
     /// Amounts that the device itself takes of the account. The first, for the memory, stays taken
     /// as long as the memory is mapped.
     held: Vec<Reserved>,
@@ -183,8 +186,11 @@ impl Session {
     /// Returns a session on `hub`, whose application may do what `policy` allows and take the rest
     /// of `account`; the session wakes `waker` when there may be an event to send.
     pub fn new(hub: &Arc<Hub>, policy: Policy, account: Arc<Account>, waker: Waker) -> Session {
+        let share = hub.share_of(&account);
+        share.set(policy.share);
         Session {
             hub: hub.clone(),
+            share,
             policy,
             account,
             held: Vec::new(),
@@ -324,9 +330,11 @@ impl Session {
         true
     }
 
-    /// Changes the permissions of the application. Listeners at addresses where it may no longer
-    /// listen end, and the application gets an event for each; all its other objects stay.
+    /// Changes the permissions of the application, and the terms of its share. Listeners at
+    /// addresses where it may no longer listen end, and the application gets an event for each; all
+    /// its other objects stay.
     pub fn set_policy(&mut self, policy: Policy) {
+        self.share.set(policy.share);
         self.policy = policy;
         let State::Open(Open { device, .. }) = &self.state else { return };
         let device = device.clone();
@@ -392,6 +400,11 @@ impl Session {
             queue_pairs: self.objects.queue_pairs(),
             registrations: mrs.regions.saturating_add(mrs.windows),
         }
+    }
+
+    /// Returns the share of all sessions of the same principal in the turns of workers.
+    pub fn share(&self) -> &Arc<Share> {
+        &self.share
     }
 
     /// Returns the numbers of connections and of listeners.

@@ -82,11 +82,11 @@ enum Subject {
 impl Control {
     pub(super) fn handle_request(&mut self, now: Instant, request: ThreadRequest) {
         match request {
-            ThreadRequest::Device(ControlRequest::Open { app, tenant, bells, taken }) => {
+            ThreadRequest::Device(ControlRequest::Open { app, tenant, share, bells, taken }) => {
                 self.cm.set_tenant(app, tenant);
                 self.apps.insert(app, taken);
                 for link in &mut self.links {
-                    link.order(Command::OpenApp(Doorbells::new(app, bells.clone())));
+                    link.order(Command::OpenApp(Doorbells::new(app, bells.clone(), share.clone())));
                 }
             }
             ThreadRequest::Device(ControlRequest::ResizeCq { app, link }) => {

@@ -2,7 +2,7 @@
 
 use heddle_base::Instant;
 use heddle_engine::{Engine, QueuePair as _, Subject};
-use heddle_types::ConnId;
+use heddle_types::{AppId, ConnId};
 
 use super::queues::let_go;
 use super::{Command, Worker, WorkerReport};
@@ -86,6 +86,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
                 let shared = self.engine.post_with(conn, |qp| qp.share_receives(srq));
                 debug_assert!(shared.is_ok(), "it was made above");
             }
+            self.give_share(conn, app);
             // Take the receives first: the first message may have come with the start-up already.
             // The application posts up to the queue pair's own depth, so the loop takes all of
             // them.
@@ -93,5 +94,14 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
             self.engine.start(&self.mem, conn);
         }
         self.report(E::entered(conn, result));
+    }
+
+    /// Gives a new queue pair the share of its application.
+    fn give_share(&mut self, conn: ConnId, app: AppId) {
+        let Some(share) = self.queues.share(app).cloned() else { return };
+        self.engine.assign(conn, &share);
+        if let Some(lane) = self.queues.shares.assign(conn.index(), &share) {
+            self.fair.renew(lane);
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Applications' queues at a worker: doorbells, queue pairs, completion queues.
 
+use std::sync::Arc;
+
 use heddle_base::Fetch;
-use heddle_engine::{Completions, Retired, SharedReceives, Step};
+use heddle_engine::{Completions, Retired, Share, SharedReceives, Shares, Step};
 use heddle_rings::cq::{CqLink, CqProducer};
 use heddle_rings::worker::WorkerQp;
 use heddle_rings::{BELLS, Bells};
@@ -28,12 +30,13 @@ pub struct Doorbells {
     bells: Bells,
     /// By bell: the slot that it rings for, plus one; 0 if it rings for none.
     slots: Box<[u32]>,
+    share: Arc<Share>,
 }
 
 impl Doorbells {
-    /// Returns the doorbells of application `app`.
-    pub fn new(app: AppId, bells: Bells) -> Doorbells {
-        Doorbells { app, bells, slots: vec![0; BELLS].into() }
+    /// Returns the doorbells of application `app`, whose connections have `share`.
+    pub fn new(app: AppId, bells: Bells, share: Arc<Share>) -> Doorbells {
+        Doorbells { app, bells, slots: vec![0; BELLS].into(), share }
     }
 }
 
@@ -123,6 +126,8 @@ pub(super) struct Queues {
     cqs: Vec<Option<Producer>>,
     /// Completion queues with news for waiting applications.
     touched: Vec<usize>,
+    /// The shares of the queue pairs, by slot.
+    pub(super) shares: Shares,
 }
 
 impl Queues {
@@ -133,6 +138,7 @@ impl Queues {
             slots: (0..conns).map(|_| None).collect(),
             cqs: Vec::with_capacity(conns.min(1024)),
             touched: Vec::with_capacity(conns.min(1024)),
+            shares: Shares::default(),
         }
     }
 
@@ -144,6 +150,11 @@ impl Queues {
         if let Some(at) = self.apps.iter().position(|a| a.app == app) {
             let_go(self.apps.swap_remove(at));
         }
+    }
+
+    /// Returns the share of an application.
+    pub(super) fn share(&self, app: AppId) -> Option<&Arc<Share>> {
+        Some(&self.apps.iter().find(|a| a.app == app)?.share)
     }
 
     /// Calls `f` with the slot of each queue pair whose doorbell has rung.
@@ -231,6 +242,7 @@ impl Queues {
         {
             *bell = 0;
         }
+        self.shares.leave(conn.index());
         Some(slot)
     }
 
@@ -355,8 +367,9 @@ impl Queues {
 /// and its tables, send and held queue, queue pair, the worker's end of the application's queues,
 /// its places in this worker's tables, the connection manager's record, and a word of the
 /// allocator's for each of the three pieces of memory that hold these. Posted requests come on top,
-/// as do the rings that the application shares, counters that few connections need, and the state
-/// of each peer's address, however many connections it has.
+/// as do the rings that the application shares, counters that few connections need, the tables of
+/// an RNIC with tenants' shares, and the state of each peer's address, however many connections it
+/// has.
 const CONN_BYTES: usize = MbufRnic::CONN_BYTES
     + size_of::<Slot>()
     + size_of::<Option<Box<Slot>>>()

@@ -17,27 +17,49 @@ use crate::rx::RxMbuf;
 /// sends what they have posted, and frames wait no longer for a turn because many others have rung.
 const QPS: usize = 64;
 
+/// Requests that a turn takes of all queue pairs together while there are several shares: enough
+/// for a burst of frames, and few enough that no share waits long for the turns of others.
+const FAIR_POSTS: u64 = 4 * POST_TURN as u64;
+
+/// Stands in the queue for the queue pairs that wait for the turn of their share. No slot has this
+/// index.
+const OTHERS: usize = usize::MAX;
+
 /// Slots of queue pairs that wait for a turn, each once.
 #[derive(Debug)]
 pub(super) struct Waiting {
     queue: VecDeque<usize>,
-    /// A bit for each slot that is in the queue.
+    /// A bit for each slot that is in the queue, or waits for the turn of its share.
     queued: Box<[u64]>,
 }
 
 impl Waiting {
     pub(super) fn with_capacity(conns: usize) -> Waiting {
         let queued = vec![0; conns.div_ceil(64)].into();
-        Waiting { queue: VecDeque::with_capacity(conns), queued }
+        Waiting { queue: VecDeque::with_capacity(conns + 1), queued }
+    }
+
+    /// Notes that a slot waits; returns false if it does already.
+    #[inline]
+    fn mark(&mut self, slot: usize) -> bool {
+        let Some(bits) = self.queued.get_mut(slot / 64) else { return false };
+        let before = *bits;
+        *bits |= 1 << (slot % 64);
+        *bits != before
+    }
+
+    /// Notes that a slot waits no more.
+    #[inline]
+    fn unmark(&mut self, slot: usize) {
+        if let Some(bits) = self.queued.get_mut(slot / 64) {
+            *bits &= !(1 << (slot % 64));
+        }
     }
 
     /// Puts a slot at the end, unless it waits already.
     #[inline]
     fn push(&mut self, slot: usize) {
-        if let Some(bits) = self.queued.get_mut(slot / 64)
-            && *bits & 1 << (slot % 64) == 0
-        {
-            *bits |= 1 << (slot % 64);
+        if self.mark(slot) {
             self.queue.push_back(slot);
         }
     }
@@ -45,9 +67,7 @@ impl Waiting {
     #[inline]
     fn pop(&mut self) -> Option<usize> {
         let slot = self.queue.pop_front()?;
-        if let Some(bits) = self.queued.get_mut(slot / 64) {
-            *bits &= !(1 << (slot % 64));
-        }
+        self.unmark(slot);
         Some(slot)
     }
 }
@@ -60,11 +80,53 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
         if ready.queue.is_empty() {
             return false;
         }
+        if queues.shares.are_several() {
+            return self.take_fairly();
+        }
         self.take_ready();
         true
     }
 
+    /// Takes requests in turns of the shares, until all are taken or the worker has taken
+    /// [`FAIR_POSTS`]. Each of a share's queue pairs has a turn before one of them has another.
+    #[inline(never)]
+    fn take_fairly(&mut self) -> bool {
+        let Worker { queues, ready, fair, .. } = self;
+        for index in ready.queue.drain(..).filter(|&index| index != OTHERS) {
+            fair.push(queues.shares.lane(index), index);
+        }
+        let mut left = FAIR_POSTS;
+        let mut busy = false;
+        while left > 0
+            && let Some((index, _)) = self.fair.pop(&self.queues.shares, None)
+        {
+            self.ready.unmark(index);
+            let before = self.taken(index);
+            let more = self.take_from(index);
+            let cost = 1 + u64::from(self.taken(index).wrapping_sub(before));
+            self.fair.charge(&self.queues.shares, cost);
+            left = left.saturating_sub(cost);
+            if more && self.ready.mark(index) {
+                self.fair.push(self.queues.shares.lane(index), index);
+            }
+            busy = true;
+        }
+        if !self.fair.is_empty() {
+            self.ready.queue.push_back(OTHERS);
+        }
+        busy
+    }
+
+    /// Returns the running count of requests that were taken from both queues of a queue pair.
+    fn taken(&mut self, index: usize) -> u32 {
+        self.queues.slot(index).map_or(0, |slot| {
+            let taken = slot.qp.taken();
+            taken.sq.wrapping_add(taken.rq)
+        })
+    }
+
     /// Takes requests of the queue pairs that wait, of each once and of at most [`QPS`].
+    #[inline(never)]
     fn take_ready(&mut self) {
         let n = self.ready.queue.len().min(QPS);
         let looks = n > 1 && self.engine.is_wide();

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use heddle_base::{Chunks, Seed};
-use heddle_engine::POST_TURN;
+use heddle_engine::{POST_TURN, Share, ShareTerms};
 use heddle_hub::memory::Registry;
 use heddle_hub::{ControlPlane, ControlRequest, DeviceConfig, Hub};
 use heddle_iwarp::QpConfig;
@@ -34,6 +34,7 @@ struct Bench {
     commands: CommandSender,
     reports: ReportReceiver,
     device: Device,
+    hub: Arc<Hub>,
     far: Port,
     pool: Mempool,
     port: Port,
@@ -81,7 +82,7 @@ fn bench(name: &str) -> Bench {
     let hub = Hub::new(Arc::new(Registry::new(mrs, regions)), Box::new(NoControl), 1, &seed);
     let memory = DeviceConfig { memory: 0, queues: 1 << 18, ..DeviceConfig::default() };
     let device = hub.open(&memory).unwrap();
-    Bench { worker, commands, reports, device, far, pool, port }
+    Bench { worker, commands, reports, device, hub, far, pool, port }
 }
 
 impl Bench {
@@ -105,13 +106,14 @@ impl Bench {
     }
 
     fn queue_pair(&self) -> (Qp, Cq, Sleeper) {
-        let sleeper = Sleeper::with_fd().unwrap();
-        let cq = self.device.create_cq(64, Some(sleeper.waker())).unwrap();
-        let init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
-        (self.device.create_qp(self.device.alloc_pd().unwrap(), init).unwrap(), cq, sleeper)
+        queue_pair_of(&self.device)
     }
 
     fn enter(&self, conn: ConnId, qp: &Qp) -> Command {
+        self.enter_of(&self.device, conn, qp)
+    }
+
+    fn enter_of(&self, device: &Device, conn: ConnId, qp: &Qp) -> Command {
         let config = QpConfig {
             qpn: qp.qpn(),
             pd: qp.pd(),
@@ -121,16 +123,26 @@ impl Bench {
         };
         let mode = Box::new(FpduMode { startup_len: 0, reply: Vec::new(), qp: config });
         let qp = Box::new(WorkerQp::new(qp.ends()));
-        Command::Enter { conn, mode, app: self.device.app(), qp }
+        Command::Enter { conn, mode, app: device.app(), qp }
     }
 
     /// Returns a connection with a queue pair whose doorbell the worker listens to.
     fn run(&mut self) -> (ConnId, Qp, Cq, Sleeper) {
-        let (qp, cq, sleeper) = self.queue_pair();
-        let conn = self.connect(1);
-        let bells = self.device.bells().clone();
-        self.order(Command::OpenApp(Doorbells::new(self.device.app(), bells)));
-        self.order(self.enter(conn, &qp));
+        let share = self.hub.own_share().clone();
+        self.open(&self.device.clone(), &share);
+        self.run_of(&self.device.clone(), 1)
+    }
+
+    /// Makes the worker listen to an application that has a share.
+    fn open(&mut self, device: &Device, share: &Arc<Share>) {
+        let doorbells = Doorbells::new(device.app(), device.bells().clone(), share.clone());
+        self.order(Command::OpenApp(doorbells));
+    }
+
+    fn run_of(&mut self, device: &Device, token: u64) -> (ConnId, Qp, Cq, Sleeper) {
+        let (qp, cq, sleeper) = queue_pair_of(device);
+        let conn = self.connect(token);
+        self.order(self.enter_of(device, conn, &qp));
         self.worker.poll();
         let entered = self.reports.recv();
         let ok = Ok(());
@@ -140,6 +152,13 @@ impl Bench {
         );
         (conn, qp, cq, sleeper)
     }
+}
+
+fn queue_pair_of(device: &Device) -> (Qp, Cq, Sleeper) {
+    let sleeper = Sleeper::with_fd().unwrap();
+    let cq = device.create_cq(64, Some(sleeper.waker())).unwrap();
+    let init = QpInit::new(cq.clone()).depths(DEPTH, DEPTH);
+    (device.create_qp(device.alloc_pd().unwrap(), init).unwrap(), cq, sleeper)
 }
 
 fn post_recv(qp: &Qp, wr_id: u64) -> Result<(), PostError> {
@@ -288,6 +307,40 @@ fn test_send_goes_after_all_receives_that_were_posted_before_it() {
     let most = u32::try_from(POST_TURN).unwrap();
     assert!(turns.iter().zip([(0, 0)].iter().chain(&turns)).all(|(b, a)| b.1 - a.1 <= most));
     assert!(turns.iter().all(|(sends, recvs)| *sends == 0 || *recvs >= 200), "{turns:?}");
+}
+
+/// The applications of two tenants have posted to eight queue pairs and to one. The worker takes
+/// 256 requests in a turn, by the weights of the tenants and not by their queue pairs.
+#[test]
+fn test_tenants_requests_are_taken_by_weight_whatever_their_queue_pairs() {
+    for (name, weights, first) in [("even", [1, 1], [128, 128]), ("odd", [1, 3], [64, 192])] {
+        let mut b = bench(name);
+        let mut tenants = Vec::new();
+        for (n, (weight, pairs)) in weights.into_iter().zip([8, 1]).enumerate() {
+            let memory = DeviceConfig { memory: 0, queues: 1 << 20, ..DeviceConfig::default() };
+            let device = b.hub.open(&memory).unwrap();
+            let terms = ShareTerms { weight, ..ShareTerms::default() };
+            b.open(&device, &Share::new(n as u64 + 1, terms));
+            let run = |pair: u64| b.run_of(&device, 10 * n as u64 + pair);
+            tenants.push((0..pairs).map(run).collect::<Vec<_>>());
+        }
+        for (_, qp, ..) in tenants.iter().flatten() {
+            (0..u64::from(DEPTH)).for_each(|wr_id| post_write(qp, wr_id).unwrap());
+        }
+        let mut seen = Vec::new();
+        while b.worker.poll() {
+            let mut of = |t: &Vec<(ConnId, Qp, Cq, Sleeper)>| {
+                t.iter().map(|(conn, ..)| taken(&mut b, *conn).0).sum::<u32>()
+            };
+            let [many, one] = [0, 1].map(|t| of(&tenants[t]));
+            seen.push([many, one]);
+        }
+        assert_eq!(seen[0], first, "{name}: {seen:?}");
+        // All are taken in the end, and no turn takes more than its part.
+        assert_eq!(seen.last(), Some(&[8 * DEPTH, DEPTH]));
+        let sum = |s: &[u32; 2]| s[0] + s[1];
+        assert!(seen.windows(2).all(|w| sum(&w[1]) - sum(&w[0]) <= 320), "{name}: {seen:?}");
+    }
 }
 
 /// If an application posts and disconnects, the worker sends all posted requests, whether a turn

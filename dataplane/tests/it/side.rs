@@ -20,8 +20,8 @@ struct NoControl<E: Engine>(Arc<Mutex<CommandSender<E>>>);
 
 impl<E: Engine + 'static> ControlPlane for NoControl<E> {
     fn request(&self, request: ControlRequest) -> Result<(), DeviceError> {
-        if let ControlRequest::Open { app, bells, .. } = request {
-            let open = Command::OpenApp(Doorbells::new(app, bells));
+        if let ControlRequest::Open { app, bells, share, .. } = request {
+            let open = Command::OpenApp(Doorbells::new(app, bells, share));
             self.0.lock().unwrap().send(open).map_err(|_| DeviceError::Overloaded)?;
         }
         Ok(())
