@@ -12,7 +12,8 @@
 //! and with them FPDUs that the RNIC places beyond gaps. The message that says ready to receive has
 //! each of its forms, or does not exist, and the first FPDU may be lost. An application grants
 //! receives to its peer by the dozen, more than a turn takes, by a Send of the same stream or
-//! beside it. Applications post receives late, and messages wait for them. Owners of the RNICs are
+//! beside it. Applications post receives late, and messages wait for them. Connections of every second
+//! program have shares of tenants, with weights and rates that change. Owners of the RNICs are
 //! quick or slow and take much or little in a turn, by the worker's own rules. Some streams have
 //! operations that end them, or may end them: each of these has the Terminate, or the status of a
 //! request, that it causes, and the model accepts no other; the other streams have to go on.
@@ -47,6 +48,7 @@ mod refused;
 mod regions;
 mod shared;
 mod stream;
+mod tenants;
 mod words;
 mod world;
 mod wrong;

@@ -34,6 +34,7 @@ struct Tenants {
     streams: Vec<Stream>,
     stags: [Stag; 2],
     sent: Sent,
+    crc: bool,
 }
 
 fn weight(weight: u32) -> ShareTerms {
@@ -60,7 +61,7 @@ fn tenants(pair: Pair, terms: &[ShareTerms]) -> Tenants {
         }
     }));
     let shares = (1..).zip(terms).map(|(n, t)| Share::new(n, *t)).collect();
-    Tenants { pair, shares, streams: Vec::new(), stags, sent }
+    Tenants { pair, shares, streams: Vec::new(), stags, sent, crc: true }
 }
 
 fn quick() -> LinkConfig {
@@ -77,8 +78,13 @@ impl Tenants {
     fn open(&mut self, tenant: usize, count: usize, len: u32) {
         for _ in 0..count {
             let port = PORT + self.streams.len() as u16;
-            let qp = QpConfig { pd: PD, sq_depth: 2048, ..QpConfig::default() };
-            let ids = self.pair.connect_to(port, [&qp, &qp]);
+            let [a, b] = [0, 1].map(|host: usize| QpConfig {
+                pd: self.pair.hosts[host].pd,
+                sq_depth: 2048,
+                crc: self.crc,
+                ..QpConfig::default()
+            });
+            let ids = self.pair.connect_to(port, [&a, &b]);
             self.pair.driver(0).rnic.assign(ids[0], &self.shares[tenant]);
             self.streams.push(Stream { tenant, port, ids, len, next: 0 });
         }
@@ -171,6 +177,18 @@ fn test_tiny_writes_of_64_queue_pairs_cost_a_tenant_of_bulk_data_half_at_most() 
     };
     let (alone, both) = (bulk(false), bulk(true));
     assert!(both[0] > 0 && 2 * both[1] > alone[1], "{both:?} of {alone:?}");
+}
+
+/// An FPDU costs 1,024 more than its bytes: 28 bytes of an FPDU with 8 bytes cost 1,052, and the 1,448
+/// of a full one 2,472. A turn of 32 FPDUs costs 128 more.
+#[test]
+fn test_tiny_writes_cost_their_tenant_more_than_their_bytes() {
+    let mut t = tenants(Pair::new(10, quick(), MEMORY), &[weight(1), weight(1)]);
+    t.open(0, 1, 8);
+    t.open(1, 1, 64 << 10);
+    t.warm_up();
+    let sent = t.run(Duration::from_millis(20));
+    assert_ratio([sent[0], sent[1]], [28 * 2476, 1448 * 1056]);
 }
 
 /// The single tenant of an RNIC has all its turns, and so has a tenant whose neighbor has no work.
@@ -303,4 +321,36 @@ fn test_terminate_waits_for_no_rate() {
     t.pair.pass(Duration::from_millis(1));
     let ended = |e: &Event| matches!(e, Event::Qp { event: QpEvent::Terminated { .. }, .. });
     assert!(t.pair.hosts[1].events.iter().any(ended), "{:?}", t.pair.hosts[1].events);
+}
+
+/// FPDUs that are handed over inside an RNIC have the same turns and rates.
+#[test]
+fn test_tenants_share_what_is_handed_over() {
+    let inside = |terms: &[ShareTerms]| {
+        let pair = Pair::inside(9, quick(), MEMORY, |c| c.hand_over = true);
+        // A CRC needs frames.
+        Tenants { crc: false, ..tenants(pair, terms) }
+    };
+    let sent = |t: &mut Tenants, time: Duration| {
+        let before: Vec<_> = t.shares.iter().map(|s| s.usage().sent).collect();
+        t.run(time);
+        let after = t.shares.iter().map(|s| s.usage().sent);
+        after.zip(before).map(|(a, b)| a - b).collect::<Vec<_>>()
+    };
+    let mut t = inside(&[weight(1), weight(3)]);
+    t.open(0, 8, 64 << 10);
+    t.open(1, 1, 64 << 10);
+    assert!(t.streams.iter().all(|s| t.pair.hosts[0].rnic.is_handing(s.ids[0])));
+    t.pair.pace[0] = slow_turns();
+    let by_weight = sent(&mut t, Duration::from_millis(5));
+    assert_ratio([by_weight[0], by_weight[1]], [1, 3]);
+
+    let mut t = inside(&[rate(50_000_000), weight(1)]);
+    t.open(0, 3, 64 << 10);
+    t.open(1, 1, 64 << 10);
+    t.pair.pace[0] = slow_turns();
+    sent(&mut t, Duration::from_millis(10));
+    let limited = sent(&mut t, Duration::from_millis(50));
+    assert_ratio([limited[0], 2_500_000], [1, 1]);
+    assert!(limited[1] > 100 * limited[0], "{limited:?}");
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// Events that must happen in many programs.
-const WANTED: [&str; 75] = [
+const WANTED: [&str; 76] = [
     "handed over",
     "Send",
     "Write",
@@ -82,6 +82,7 @@ const WANTED: [&str; 75] = [
     "left",
     "no shared buffer",
     "waited for a receive",
+    "waited for a rate",
     "shared and not complete",
 ];
 

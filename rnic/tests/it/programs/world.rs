@@ -15,6 +15,7 @@ use crate::programs::program::{Place, Plan, Program, pick};
 use crate::programs::regions::{Regions, connect, enter, share};
 use crate::programs::shared::Queue;
 use crate::programs::stream::{Bad, Effect, End, LOCAL, Request, Stream};
+use crate::programs::tenants::Tenants;
 use crate::programs::words::Word;
 use crate::sim::{Host, LinkConfig, Pair, TO_BASE, pattern};
 
@@ -53,6 +54,7 @@ pub struct World {
     pub back: [Vec<(usize, usize, u8)>; 2],
     /// Bytes posted, of all requests.
     pub bytes: u64,
+    tenants: Tenants,
     pub random: Random,
     pub outcome: Outcome,
 }
@@ -107,6 +109,7 @@ impl World {
             assert!(plan.place == Place::Apart || handing == [plan.place == Place::Handed; 2]);
         }
         share(&mut pair, &streams, &shared);
+        let tenants = Tenants::new(program, &mut pair, &streams);
         let regions = [0, 1].map(|h| Regions::new(&pair, h, streams.len()));
         let derived = [0, 1].map(|h| regions[h].derive(&pair, h, &plan.streams));
         let mut world = World {
@@ -135,6 +138,7 @@ impl World {
             free: [ARENA; 2],
             back: [Vec::new(), Vec::new()],
             bytes: 0,
+            tenants,
             random,
             outcome: Outcome::default(),
         };
@@ -168,6 +172,7 @@ impl World {
     /// Lets the next event happen, and looks at everything. Returns false if nothing will ever
     /// happen again.
     pub fn step(&mut self) -> bool {
+        self.tenants.step();
         self.post_late(false);
         let more = self.pair.step();
         self.observe();
@@ -344,6 +349,7 @@ impl World {
         }
         let waits: u64 = [0, 1].map(|host| self.pair.rnic(host).counters().rnr_waits).iter().sum();
         self.outcome.count("waited for a receive", waits);
+        self.outcome.count("waited for a rate", self.tenants.waits());
         self.outcome.count("lost", self.pair.lost);
         self.outcome.count("handed over", self.pair.rnic(0).counters().handed_fpdus);
         let rough =
