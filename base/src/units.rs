@@ -136,6 +136,59 @@ impl FromStr for Span {
     }
 }
 
+/// Splits a rate as people write it, such as `10Gbit/s`, into a positive number, with powers of
+/// 1,000, and the unit. The `/s` may be left out.
+pub fn per_second(s: &str) -> Option<(f64, &str)> {
+    let text = s.strip_suffix("/s").unwrap_or(s);
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    // `parse` would also accept signs, exponents and names.
+    if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return None;
+    }
+    let n: f64 = digits.parse().ok()?;
+    let unit = &text[digits.len()..];
+    let (factor, unit) = match unit.chars().next() {
+        Some('k' | 'K') => (1e3, &unit[1..]),
+        Some('M') => (1e6, &unit[1..]),
+        Some('G') => (1e9, &unit[1..]),
+        _ => (1.0, unit),
+    };
+    let n = n * factor;
+    (n > 0.0 && n.is_finite()).then_some((n, unit))
+}
+
+/// A rate in bytes per second: `100MB/s` (bytes), `10Gbit/s` (bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteRate(pub u64);
+
+impl FromStr for ByteRate {
+    type Err = UnitError;
+
+    fn from_str(s: &str) -> Result<ByteRate, UnitError> {
+        let bad = || UnitError { given: s.into(), expected: "a rate such as 100MB/s or 10Gbit/s" };
+        let bytes = match per_second(s).ok_or_else(bad)? {
+            (n, "B") => n,
+            (n, "bit") => n / 8.0,
+            _ => return Err(bad()),
+        };
+        if !s.ends_with("/s") || bytes >= 1e18 {
+            return Err(bad());
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0..1e18")]
+        let bytes = bytes.round() as u64;
+        if bytes > 0 { Ok(ByteRate(bytes)) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for ByteRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1000, "k"), (1, "")];
+        let (unit, name) =
+            units.into_iter().find(|(n, _)| self.0.is_multiple_of(*n)).unwrap_or((1, ""));
+        f.pad(&format!("{}{name}B/s", self.0 / unit))
+    }
+}
+
 /// A share of frames: `0.01` or `1%`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Probability(f64);
@@ -186,6 +239,26 @@ mod tests {
             assert_eq!(size(bad), None, "{bad:?}");
         }
         assert_eq!(size("4294967295"), Some(u32::MAX));
+    }
+
+    #[test]
+    fn test_byte_rate_is_written_as_it_is_read() {
+        for (text, bytes, shown) in [
+            ("100MB/s", 100_000_000, "100MB/s"),
+            ("10Gbit/s", 1_250_000_000, "1250MB/s"),
+            ("1.5kB/s", 1500, "1500B/s"),
+            ("8bit/s", 1, "1B/s"),
+            ("2GB/s", 2_000_000_000, "2GB/s"),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteRate(bytes)), "{text}");
+            assert_eq!(ByteRate(bytes).to_string(), shown);
+            assert_eq!(shown.parse(), Ok(ByteRate(bytes)));
+        }
+        let bad = ["", "100", "100MB", "0MB/s", "-1MB/s", "1e3B/s", "1MiB/s", "50kop/s", "1bit/s"];
+        for bad in bad.into_iter().chain(["9999999999GB/s", "B/s", "1.2.3B/s"]) {
+            let e = bad.parse::<ByteRate>().unwrap_err();
+            assert!(e.to_string().contains("a rate such as"), "{bad}");
+        }
     }
 
     #[test]

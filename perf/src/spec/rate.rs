@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use heddle_base::units::{Size, UnitError};
+use heddle_base::units::{Size, UnitError, per_second};
 
 /// A rate of all connections together: `50k` or `50kop/s` (operations), `100MB/s` (bytes),
 /// `10Gbit/s` (bits), with powers of 1,000.
@@ -34,24 +34,7 @@ impl FromStr for Rate {
             given: s.into(),
             expected: "a rate such as 50k or 50kop/s (operations), 100MB/s or 10Gbit/s",
         };
-        let text = s.strip_suffix("/s").unwrap_or(s);
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        // `parse` would also accept signs, exponents and names.
-        if !digits.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-            return Err(bad());
-        }
-        let n: f64 = digits.parse().map_err(|_| bad())?;
-        let unit = &text[digits.len()..];
-        let (factor, unit) = match unit.chars().next() {
-            Some('k' | 'K') => (1e3, &unit[1..]),
-            Some('M') => (1e6, &unit[1..]),
-            Some('G') => (1e9, &unit[1..]),
-            _ => (1.0, unit),
-        };
-        let n = n * factor;
-        if n <= 0.0 || !n.is_finite() {
-            return Err(bad());
-        }
+        let (n, unit) = per_second(s).ok_or_else(bad)?;
         match unit {
             "" | "op" => Ok(Rate::Ops(n)),
             "B" => Ok(Rate::Bytes(n)),
