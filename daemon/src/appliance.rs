@@ -38,6 +38,7 @@ use crate::nfs::{Opened, Quota};
 use crate::service::ServiceSpec;
 use crate::services::{Done, ServiceThread, Terms};
 use applications::Applications;
+pub(crate) use applications::share;
 use exposer::Exposer;
 pub(crate) use links::History;
 use links::Links;
@@ -127,8 +128,9 @@ impl Appliance {
         let links = Links::new(node.ports().iter().map(Port::link));
         let ours = gateway::addresses(config.ports.iter().map(|p| &p.addresses[..]));
         let tenants = Tenants::new(&config);
+        let weight = config.weight;
         let gateway = config.infiniband.then(|| GatewayThread::start(&node, ours)).transpose()?;
-        Ok(Rc::new_cyclic(|me| Appliance {
+        let appliance = Rc::new_cyclic(|me| Appliance {
             gateway,
             asker: node.asker(),
             node,
@@ -150,7 +152,9 @@ impl Appliance {
             ending: Cell::new(false),
             draining: Cell::new(None),
             lost: watch::Sender::new(0),
-        }))
+        });
+        appliance.set_weight(weight);
+        Ok(appliance)
     }
 
     /// Returns the nanoseconds since the start.

@@ -51,6 +51,8 @@ pub enum Change {
     ForwardAdd(Forward),
     /// Set the policies of applications of other processes.
     Clients(Vec<ClientRule>),
+    /// Set the weight of the services in the turns of workers.
+    Weight(u32),
     /// Set another time for the end of the appliance.
     Deadline(Duration),
 }
@@ -93,6 +95,7 @@ impl fmt::Display for Change {
             }
             Change::ForwardAdd(forward) => write!(f, "{forward} on {}", forward.addr),
             Change::Clients(_) => f.write_str("quotas of applications"),
+            Change::Weight(weight) => write!(f, "weight {weight} of the services"),
             Change::Deadline(d) => write!(f, "shutdown within {d:?}"),
         }
     }
@@ -181,6 +184,9 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     changes.extend(come.map(|f| Change::ForwardAdd(*f)));
     if old.clients != new.clients {
         changes.push(Change::Clients(new.clients.clone()));
+    }
+    if old.weight != new.weight {
+        changes.push(Change::Weight(new.weight));
     }
     if old.shutdown != new.shutdown {
         changes.push(Change::Deadline(new.shutdown));
@@ -339,6 +345,7 @@ pub fn apply(config: &mut Config, change: &Change) {
         Change::ListenAdd(spec) => config.listen.push(spec.clone()),
         Change::ForwardAdd(forward) => config.forward.push(*forward),
         Change::Clients(rules) => config.clients.clone_from(rules),
+        Change::Weight(weight) => config.weight = *weight,
         Change::Deadline(d) => config.shutdown = *d,
     }
 }

@@ -77,6 +77,8 @@ pub struct Config {
     pub memory: Memory,
     /// Largest numbers of connections and other objects.
     pub limits: Limits,
+    /// Weight of the services in the turns of workers.
+    pub weight: u32,
     /// Start-up options of listeners.
     pub mpa: MpaOptions,
     /// Keepalive probes to silent peers of new connections; absent for no probes.

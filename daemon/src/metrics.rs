@@ -7,13 +7,14 @@ use core::time::Duration;
 use heddle_ctl::{Question, Reply};
 use heddle_dataplane::WorkerSnapshot;
 use heddle_metrics::{
-    Clients, Gateway, HttpCounters, LcoreSample, Memory, PortSample, Sample, Source, WorkerSample,
+    Clients, Gateway, HttpCounters, LcoreSample, Memory, PortSample, Sample, ShareSample, Source,
+    WorkerSample,
 };
 use heddle_types::WorkerId;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::appliance::{Appliance, History};
+use crate::appliance::{Appliance, History, share};
 
 /// Time that workers have to answer: less than the asking client waits, so that the client hears
 /// which workers are silent.
@@ -57,6 +58,7 @@ impl Source for Appliance {
             nfs: self.exports().listeners(),
             exports: self.exports().samples(),
             applications: self.applications.borrow().sample(),
+            shares: self.shares(),
             control: control.counters,
             gateway: Gateway {
                 counters: forwarded.counters,
@@ -85,6 +87,14 @@ impl Source for Appliance {
 }
 
 impl Appliance {
+    /// Returns the shares of the services and of all applications that run.
+    fn shares(&self) -> Vec<ShareSample> {
+        let own = share("", "services", self.node.hub().own_share());
+        let mut all = vec![own];
+        all.extend(self.applications.borrow().shares());
+        all
+    }
+
     /// Returns a worker's answer, or else its previous answer.
     fn last_known(
         &self,

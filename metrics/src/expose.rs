@@ -9,7 +9,8 @@ use heddle_cm::CmGauges;
 use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot, WorkerTimes};
 
 use crate::sample::{
-    ApplicationSample, Clients, Gateway, LcoreSample, Memory, PortSample, Sample, WorkerSample,
+    ApplicationSample, Clients, Gateway, LcoreSample, Memory, PortSample, Sample, ShareSample,
+    WorkerSample,
 };
 use crate::text::{Kind, Text, seconds};
 
@@ -27,6 +28,7 @@ pub fn expose(sample: &Sample) -> String {
     ports(&mut t, &sample.ports);
     lcores(&mut t, &sample.lcores);
     applications(&mut t, &sample.applications);
+    shares(&mut t, &sample.shares);
     exports::put(&mut t, &sample.nfs, &sample.exports);
     sample.control.cm.for_each(|name, help, value| counter(&mut t, "cm", name, help, value));
     sample.control.ib.for_each(|name, help, value| counter(&mut t, "ib", name, help, value));
@@ -222,6 +224,37 @@ fn applications(t: &mut Text, all: &[ApplicationSample]) {
         t.family(&format!("heddle_application_{name}"), kind, help);
         for a in all {
             t.value(&[("user", &a.user), ("name", &a.name)], of(a));
+        }
+    }
+}
+
+type OfShare = fn(&ShareSample) -> Option<String>;
+
+const SHARE: [(&str, Kind, &str, OfShare); 5] = [
+    ("weight", Kind::Gauge, "Weight of the share in the turns of workers.", |s| {
+        Some(s.weight.to_string())
+    }),
+    ("rate_bytes", Kind::Gauge, "Bytes that it may send in a second; absent without limit.", |s| {
+        s.rate.map(|r| r.to_string())
+    }),
+    ("sent_bytes_total", Kind::Counter, "Bytes of FPDUs sent while there were several.", |s| {
+        Some(s.sent.to_string())
+    }),
+    ("rate_waits_total", Kind::Counter, "Times it or a connection waited for a rate.", |s| {
+        Some(s.waits.to_string())
+    }),
+    ("rate_waited_seconds_total", Kind::Counter, "Time it or a connection waited so.", |s| {
+        Some(seconds(u64::try_from(s.waited.as_nanos()).unwrap_or(u64::MAX)))
+    }),
+];
+
+fn shares(t: &mut Text, all: &[ShareSample]) {
+    for (name, kind, help, of) in SHARE {
+        t.family(&format!("heddle_share_{name}"), kind, help);
+        for s in all {
+            if let Some(value) = of(s) {
+                t.value(&[("user", &s.user), ("rule", &s.rule)], value);
+            }
         }
     }
 }

@@ -22,5 +22,5 @@ pub use expose::expose;
 pub use http::{CONTENT_TYPE, HttpCounters, Limits, serve, serve_with};
 pub use sample::{
     ApplicationSample, Clients, ExportConnections, ExportSample, Gateway, LcoreSample, Memory,
-    NfsSample, PortSample, Sample, Source, WorkerSample,
+    NfsSample, PortSample, Sample, ShareSample, Source, WorkerSample,
 };

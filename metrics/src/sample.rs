@@ -30,6 +30,8 @@ pub struct Sample {
     pub lcores: Vec<LcoreSample>,
     /// Applications of other processes, by user and name.
     pub applications: Vec<ApplicationSample>,
+    /// Shares of the turns of workers: that of the services, and those of applications.
+    pub shares: Vec<ShareSample>,
     /// Listeners of NFS; no address occurs twice.
     pub nfs: Vec<NfsSample>,
     /// Directories exported by NFS; no pair of listener and directory occurs twice.
@@ -93,6 +95,25 @@ pub struct ApplicationSample {
     pub refused: u64,
     /// Requests beyond a quota, including requests of applications that have ended.
     pub over_quota: u64,
+}
+
+/// A share of the turns of workers.
+#[derive(Clone, Debug, Default)]
+pub struct ShareSample {
+    /// Numeric id of the user whose applications have the share; empty for the services.
+    pub user: String,
+    /// The rule that covers the applications.
+    pub rule: String,
+    /// Weight of the share.
+    pub weight: u32,
+    /// Bytes that the share may send in a second; absent without a limit.
+    pub rate: Option<u64>,
+    /// Bytes of FPDUs that the share has sent while several shares existed.
+    pub sent: u64,
+    /// Times that the share, or a connection of it, waited for its rate.
+    pub waits: u64,
+    /// Time that the share and its connections have waited for their rates.
+    pub waited: Duration,
 }
 
 /// A listener of NFS.

@@ -294,6 +294,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
             idle: args.idle.policy(),
         },
         memory: config::Memory { registered: args.memory, pages: PageSize::Auto, queues: QUEUES },
+        weight: 1,
         limits: Limits::default(),
         mpa,
         keepalive: config::keepalive(args.keepalive.0),

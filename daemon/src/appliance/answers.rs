@@ -94,7 +94,7 @@ impl Appliance {
             draining: registry.draining(),
             page: self.node.device().memory().map_or(0, |m| m.page_size() as u64),
             listeners: listeners.chain(ending).collect(),
-            clients: self.applications.borrow().all().cloned().collect(),
+            clients: self.applications.borrow().all(),
             draining_ns: self.draining_since(),
             control: self.control_status(),
         })

@@ -38,7 +38,7 @@ impl Appliance {
             Some(End::Reset) => self.end_all(Kill::Reset).await,
         }
         let conns = self.connections().await.ok_or_else(|| silent("the control plane"))?;
-        let applications = self.applications.borrow().all().count();
+        let applications = self.applications.borrow().count();
         Ok(Drained { since_ns, conns, applications })
     }
 

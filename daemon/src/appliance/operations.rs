@@ -271,6 +271,7 @@ impl Appliance {
                 self.serve(|services, done| services.set(spec, opened, done)).await?;
             }
             Change::ForwardAdd(forward) => self.start_forwarding(*forward).await?,
+            Change::Weight(weight) => self.set_weight(*weight),
             // The code that needs these values reads them from the configuration.
             Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use heddle_hub::Policy;
+use heddle_hub::{Policy, ShareTerms};
 use heddle_shm::account::{Account, Descriptors};
 use heddle_socket::{Fault, FaultKind};
 use rustix::process::{Resource, getrlimit};
@@ -22,8 +22,11 @@ use super::Appliance;
 use crate::access::{Access, Peer};
 use crate::config::Config;
 
-/// The rule that covers a client, and the client's user.
+/// The rule that covers a client, as the configuration names it, and the client's user.
 type Key = (String, u32);
+
+/// The name of the rule for clients that no rule of the configuration covers.
+const USUAL: &str = "-";
 
 /// Descriptors that the process keeps for itself, whatever its limit: half of them, if it has few.
 const OWN: u64 = 512;
@@ -58,6 +61,8 @@ pub(crate) struct Admitted {
 #[derive(Debug)]
 pub(crate) struct Tenant {
     peer: Peer,
+    /// The rule that covered the client when it was admitted.
+    rule: String,
     /// The application's number, once it has a device.
     pub(crate) application: Cell<Option<u64>>,
     word: RefCell<Option<Word>>,
@@ -65,6 +70,12 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
+    /// Returns the rule that covered the client when it was admitted, as the configuration names
+    /// it.
+    pub(crate) fn rule(&self) -> &str {
+        &self.rule
+    }
+
     /// Takes the order that waits, if there is one.
     pub(crate) fn next_word(&self) -> Option<Word> {
         self.word.take()
@@ -154,8 +165,8 @@ impl Appliance {
         let config = self.config.borrow();
         let rule = config.clients.iter().find(|r| r.who.covers(peer.uid, peer.gid));
         let (policy, name) = match rule {
-            Some(rule) => (rule.policy.clone(), format!("{:?}", rule.who)),
-            None if self.access(peer).secrets => (config.usual_policy(), String::new()),
+            Some(rule) => (rule.policy.clone(), rule.who.to_string()),
+            None if self.access(peer).secrets => (config.usual_policy(), USUAL.to_owned()),
             None => return None,
         };
         let reserved = self.tenants.reserved.borrow().clone();
@@ -170,9 +181,11 @@ impl Appliance {
     /// Admits a client that may have a device.
     pub(crate) fn admit(&self, peer: Peer) -> Option<Admitted> {
         let (policy, key) = self.rule(peer)?;
+        let rule = key.0.clone();
         let account = self.tenants.account(key, &policy);
         let tenant = Rc::new(Tenant {
             peer,
+            rule,
             application: Cell::new(None),
             word: RefCell::default(),
             told: Notify::new(),
@@ -214,6 +227,12 @@ impl Appliance {
                 None => tenant.tell(Word::End("no rule of the configuration covers it any more")),
             }
         }
+    }
+
+    /// Sets the weight of the services.
+    pub(crate) fn set_weight(&self, weight: u32) {
+        let terms = ShareTerms { weight, ..ShareTerms::default() };
+        self.node.hub().own_share().set(terms);
     }
 
     /// Ends an application, which loses its device and everything it has.

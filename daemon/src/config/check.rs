@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use heddle_base::units::Span;
 use heddle_ctl::{MAX_WORKERS, MTU, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSource, VdevArg};
-use heddle_hub::{Addresses, Policy};
+use heddle_hub::{Addresses, Policy, ShareTerms};
 use heddle_tcp::{Addressing, Cidr, Route};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
@@ -37,6 +37,9 @@ pub(super) const UNKNOWN: &str = "unknown ";
 
 /// Longest time for which a message may wait for a receive.
 const LONGEST_RNR_WAIT: Duration = Duration::from_secs(60);
+
+/// Weights of shares: a share with the least has a turn in a thousand of one with the most.
+const WEIGHTS: RangeInclusive<i64> = 1..=1000;
 
 /// Range of the time for which a peer may hold a connection up.
 const SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
@@ -76,6 +79,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, read: Read) -> (Config, Vec
         workers: c.workers(&file.workers, workers),
         memory: c.memory(&file.memory),
         limits,
+        weight: c.number(&file.limits.weight, WEIGHTS, 1),
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
         patience: c.patience(&file.tcp, &file.mpa),
@@ -507,6 +511,11 @@ impl Checker<'_> {
                 max_mrs: self.number(&f.registrations, 0..=most, usual.limits.max_mrs),
                 ..usual.limits
             };
+            let share = ShareTerms {
+                weight: self.number(&f.weight, WEIGHTS, usual.share.weight),
+                rate: self.rate(&f.rate),
+                connection_rate: self.rate(&f.connection_rate),
+            };
             let regions = self.number(&f.regions, 0..=most, usual.regions);
             let policy = Policy {
                 sessions: self.number(&f.sessions, 0..=4096, usual.sessions),
@@ -519,6 +528,7 @@ impl Checker<'_> {
                 listeners: self.number(&f.listeners, 0..=most, usual.listeners),
                 backlog: self.number(&f.backlog, 1..=4096, usual.backlog),
                 limits,
+                share,
                 // Without a list the application may listen nowhere, because other hosts know our
                 // addresses.
                 listen: self.where_to(Some(f.listen.as_deref().unwrap_or_default())),
@@ -528,6 +538,11 @@ impl Checker<'_> {
             rules.extend(who.map(|who| ClientRule { who, policy }));
         }
         rules
+    }
+
+    /// Returns a rate; `None` for no limit.
+    fn rate(&mut self, key: &Key<String>) -> Option<u64> {
+        self.word(key.as_ref()?, value::rate)?
     }
 
     /// Returns the addresses of a list: any address when there is no list, and none when the list

@@ -144,6 +144,7 @@ pub(super) struct Limits {
     pub(super) fpdu_memory: Key<i64>,
     pub(super) rnr_wait: Key<Time>,
     pub(super) first_message: Key<Time>,
+    pub(super) weight: Key<i64>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -228,6 +229,9 @@ pub(super) struct Client {
     pub(super) completion_queues: Key<i64>,
     pub(super) shared_receive_queues: Key<i64>,
     pub(super) registrations: Key<i64>,
+    pub(super) weight: Key<i64>,
+    pub(super) rate: Key<String>,
+    pub(super) connection_rate: Key<String>,
     pub(super) listen: Option<Vec<Spanned<String>>>,
     pub(super) connect: Option<Vec<Spanned<String>>>,
 }

@@ -55,6 +55,7 @@ impl Config {
                 rnr_wait: RNR_WAIT,
                 ..Limits::default()
             },
+            weight: 1,
             mpa: MpaOptions::new(),
             keepalive: keepalive(Duration::from_secs(60)),
             patience: Patience::default(),

@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use heddle_base::units::ByteRate;
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
@@ -86,6 +87,7 @@ impl Config {
                 fpdu_memory: number(self.limits.fpdu_memory),
                 rnr_wait: time(self.limits.rnr_wait),
                 first_message: time(first_message.unwrap_or_default()),
+                weight: number(self.weight),
             },
             mpa: file::Mpa {
                 crc: flag(self.mpa.crc == CrcPolicy::Required),
@@ -254,9 +256,16 @@ fn client(c: &ClientRule) -> file::Client {
         completion_queues: number(p.limits.max_cqs),
         shared_receive_queues: number(p.limits.max_srqs),
         registrations: number(p.limits.max_mrs),
+        weight: number(p.share.weight),
+        rate: rate(p.share.rate),
+        connection_rate: rate(p.share.connection_rate),
         listen: Some(places(&p.listen)),
         connect: Some(places(&p.connect)),
     }
+}
+
+fn rate(limit: Option<u64>) -> Key<String> {
+    limit.map_or_else(|| word("none"), |bytes| word(ByteRate(bytes)))
 }
 
 /// Writes ranges of addresses in the form of the file.

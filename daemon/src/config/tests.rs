@@ -1,6 +1,7 @@
 use super::*;
 
 use heddle_dataplane::{IovaMode, Naps};
+use heddle_hub::ShareTerms;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 
 /// The shortest valid file.
@@ -75,6 +76,7 @@ peer-connections = 5
 fpdu-memory = 16384
 rnr-wait = "250ms"
 first-message = "0s"
+weight = 7
 [mpa]
 crc = false
 revision = 2
@@ -165,7 +167,7 @@ timeout = "250ms"
         rnr_wait: Duration::from_millis(250),
         first_message: None,
     };
-    assert_eq!(c.limits, limits);
+    assert_eq!((c.limits, c.weight), (limits, 7));
     let rtr = RtrSet::of(Rtr::Send).with(RtrSet::of(Rtr::Read));
     let mpa = MpaOptions::new().crc(CrcPolicy::Off).revision(Revision::V2);
     assert_eq!(c.mpa, mpa.peer_to_peer(rtr).markers(true));
@@ -212,6 +214,26 @@ fn test_client_gets_half_of_shared_limits_unless_file_says_otherwise() {
     let policy = &rule.clients[0].policy;
     assert_eq!((policy.connections, policy.limits.max_mrs, policy.limits.max_mws), (5, 4, 4));
     assert_eq!(rule.usual_policy().limits.max_mrs, 4);
+}
+
+#[test]
+fn test_client_rule_has_weight_and_rates_of_its_share() {
+    let rule = |keys: &str| parse(&format!("{LEAST}[[client]]\nwho = \"any\"\n{keys}"));
+    let share = rule("").clients[0].policy.share;
+    assert_eq!(share, ShareTerms { weight: 1, rate: None, connection_rate: None });
+    let c = rule("weight = 1000\nrate = \"10Gbit/s\"\nconnection-rate = \"100MB/s\"\n");
+    let terms =
+        ShareTerms { weight: 1000, rate: Some(1_250_000_000), connection_rate: Some(100_000_000) };
+    assert_eq!(c.clients[0].policy.share, terms);
+    assert_eq!(parse(&c.to_text().unwrap()), c);
+    for (keys, key, text) in [
+        ("weight = 0", "client[0].weight", "0 is not between 1 and 1000"),
+        ("rate = \"50k\"", "client[0].rate", "is not a rate such as 100MB/s or 10Gbit/s, or none"),
+        ("connection-rate = \"1kB/s\"", "client[0].connection-rate", "less than 1MB/s"),
+    ] {
+        let problems = of_keys(&format!("{LEAST}[[client]]\nwho = \"any\"\n{keys}\n"));
+        assert!(matches!(&problems[..], [(k, t)] if k == key && t.contains(text)), "{problems:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
+use heddle_base::units::{ByteRate, UnitError};
 use heddle_hub::Addresses;
 use heddle_tcp::Cidr;
 use nix::errno::Errno;
@@ -55,6 +56,25 @@ pub(super) fn addresses(s: &str) -> Result<Vec<Addresses>, String> {
         return Err(wrong());
     }
     Ok(vec![Addresses { addr, prefix, ports }])
+}
+
+/// The least rate of a share: with less, a tenant's orderly closes could time out while they wait
+/// for the rate.
+const LEAST_RATE: u64 = 1_000_000;
+
+/// Parses a rate, or `none`.
+///
+/// # Errors
+/// The expected form.
+pub(super) fn rate(s: &str) -> Result<Option<u64>, String> {
+    if s == "none" {
+        return Ok(None);
+    }
+    let ByteRate(bytes) = s.parse().map_err(|e: UnitError| format!("{e}, or none"))?;
+    if bytes < LEAST_RATE {
+        return Err(format!("'{s}' is less than {}", ByteRate(LEAST_RATE)));
+    }
+    Ok(Some(bytes))
 }
 
 /// A set of users.
@@ -266,6 +286,15 @@ mod tests {
         for bad in ["", "10.0.0.1", "10.0.0.1:", ":80", "10.0.0.1:9-8", "10.0.0.1/33:80", "x:1"] {
             assert!(addresses(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn test_rate_has_a_unit_and_is_no_less_than_a_megabyte() {
+        assert_eq!(rate("none"), Ok(None));
+        assert_eq!(rate("8Mbit/s"), Ok(Some(1_000_000)));
+        assert_eq!(rate("999kB/s"), Err("'999kB/s' is less than 1MB/s".into()));
+        let form = "'50k' is not a rate such as 100MB/s or 10Gbit/s, or none";
+        assert_eq!(rate("50k"), Err(form.into()));
     }
 
     #[test]

@@ -212,8 +212,9 @@ fn show(app: &Appliance, caller: Caller, session: &mut Session, tenant: &Tenant)
         memory: usage.memory,
         queue_pairs: usage.queue_pairs,
         registrations: usage.registrations,
+        ..Application::default()
     };
-    app.applications.borrow_mut().show(seen);
+    app.applications.borrow_mut().show(seen, tenant.rule(), session.share());
 }
 
 async fn flush(stream: &UnixStream, session: &mut Session) -> Result<(), End> {

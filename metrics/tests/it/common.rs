@@ -9,7 +9,7 @@ use heddle_base::Histogram;
 use heddle_dataplane::{PortCaps, RestCounters, WorkerSnapshot};
 use heddle_metrics::{
     ApplicationSample, Clients, ExportConnections, ExportSample, LcoreSample, Memory, NfsSample,
-    PortSample, Sample, WorkerSample,
+    PortSample, Sample, ShareSample, WorkerSample,
 };
 use heddle_nfs::wire::Status;
 use heddle_nfs::{Counts, Timing};
@@ -56,6 +56,18 @@ pub(crate) fn sample() -> Sample {
             over_quota: 1,
             ..ApplicationSample::default()
         }],
+        shares: vec![
+            ShareSample { rule: "services".into(), weight: 4, ..ShareSample::default() },
+            ShareSample {
+                user: "1000".into(),
+                rule: "group:7".into(),
+                weight: 2,
+                rate: Some(1_250_000_000),
+                sent: 9000,
+                waits: 3,
+                waited: Duration::from_millis(250),
+            },
+        ],
         nfs: vec![NfsSample {
             listener: "10.0.0.1:20049".into(),
             connections: ExportConnections { rdma2: 3, tcp: 1, ..ExportConnections::default() },

@@ -90,6 +90,26 @@ fn test_worker_histograms_are_exposed_before_worker_answers() {
 }
 
 #[test]
+fn test_shares_are_labeled_by_user_and_rule() {
+    let all = read(&expose(&sample()));
+    for (name, kind, services, tenant) in [
+        ("heddle_share_weight", "gauge", Some(4.0), 2.0),
+        ("heddle_share_rate_bytes", "gauge", None, 1_250_000_000.0),
+        ("heddle_share_sent_bytes_total", "counter", Some(0.0), 9000.0),
+        ("heddle_share_rate_waits_total", "counter", Some(0.0), 3.0),
+        ("heddle_share_rate_waited_seconds_total", "counter", Some(0.0), 0.25),
+    ] {
+        let family = &all[name];
+        assert_eq!(family.kind, kind, "{name}");
+        let of = |user: &str, rule: &str| {
+            let mut lines = family.lines.iter();
+            lines.find(|l| l.1["user"] == user && l.1["rule"] == rule).map(|l| l.2)
+        };
+        assert_eq!((of("", "services"), of("1000", "group:7")), (services, Some(tenant)), "{name}");
+    }
+}
+
+#[test]
 fn test_port_offloads_are_exposed() {
     let all = read(&expose(&sample()));
     let lines = &all["heddle_port_offload"].lines;

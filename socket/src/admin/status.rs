@@ -78,6 +78,19 @@ pub struct Application {
     /// STags that the application has now.
     #[serde(default)]
     pub registrations: u32,
+    /// Weight of the share in the turns of workers that all applications of the user under this
+    /// rule have together.
+    #[serde(default)]
+    pub weight: u32,
+    /// Bytes that the share may send in a second; absent without a limit.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    /// Times that the share, or a connection of it, waited for its rate.
+    #[serde(default)]
+    pub rate_waits: u64,
+    /// Nanoseconds that the share and its connections have waited for their rates.
+    #[serde(default)]
+    pub rate_waited_ns: u64,
 }
 
 /// The last reading of the configuration.

@@ -1,6 +1,7 @@
 //! Formats the appliance's answers as tables.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use heddle_perf::report::align;
 use heddle_socket::admin::{ExportedDirectory, Listener, Mrs, Ports, Reloaded, Stats, Status};
@@ -81,7 +82,22 @@ pub(super) fn status(s: &Status) -> String {
             let (conns, listeners) = (c.connections.to_string(), c.listeners.to_string());
             let (memory, qps) = ((c.memory >> 20).to_string(), c.queue_pairs.to_string());
             let (mrs, over) = (c.registrations.to_string(), c.over_quota.to_string());
-            vec![name, c.uid.to_string(), pid, conns, listeners, memory, qps, mrs, over]
+            let (weight, rate) = (c.weight.to_string(), rate(c.rate));
+            let waited = format!("{:.1}s", Duration::from_nanos(c.rate_waited_ns).as_secs_f64());
+            vec![
+                name,
+                c.uid.to_string(),
+                pid,
+                conns,
+                listeners,
+                memory,
+                qps,
+                mrs,
+                over,
+                weight,
+                rate,
+                waited,
+            ]
         });
         text.push('\n');
         let head = [
@@ -94,10 +110,19 @@ pub(super) fn status(s: &Status) -> String {
             "qps",
             "stags",
             "over quota",
+            "weight",
+            "rate",
+            "waited",
         ];
         text += &align(&head, clients, 1);
     }
     text
+}
+
+/// Formats the rate of a share, which is a megabyte per second at least.
+fn rate(limit: Option<u64>) -> String {
+    let Some(bytes) = limit else { return "-".into() };
+    format!("{}.{} MB/s", bytes / 1_000_000, bytes / 100_000 % 10)
 }
 
 /// Formats the share of the time since the start in which a worker had work.
