@@ -7,6 +7,7 @@ import random
 import socket
 import time
 
+from . import tenants
 from .control import Control, Refused, gauges, scrape
 from .lab import OURS
 
@@ -59,6 +60,10 @@ WRONG = [
 ]
 
 
+# The weight of the services, in the file of an appliance.
+SERVICES = "weight = 3 # services\n"
+
+
 def reload(course, side, seed):
     """Loads other files, which change listeners, an address, the log's level, limits. Every third
     file is wrong and must change nothing."""
@@ -72,6 +77,9 @@ def reload(course, side, seed):
             level = rng.choice(("error", "warn", "info", "info", "debug"))
             more = rng.choice(("", "[shutdown]\ndeadline = \"2s\"\n", "[mpa]\ncrc = false\n"))
             text = side.config(level, rng.random() < 0.5, listen, more)
+            # The shares of the tenant and of the services change while both send.
+            text = text.replace(tenants.SHARE, tenants.share(rng))
+            text = text.replace(SERVICES, f"weight = {rng.randrange(1, 9)} # services\n")
             if rng.random() < 0.33:
                 what, spoil = rng.choice(WRONG)
                 before = listeners(c)

@@ -40,6 +40,7 @@ def table(took, share, seed, course, cast, tenants, watch, before, after, counte
     lines += ["", "  (pauses: rounds of up to 16 messages that took 100 ms or longer)"]
     lines += ["", "  attacks of hostile tenants:"]
     lines += [f"    {n:>12}  {attack}" for attack, n in sorted(tenants.attacks.items())]
+    lines += ["", f"  a tenant waited for its rate {tenants.waits} times, at the most"]
     lines += ["", "  what was done:"]
     lines += [f"    {n:>12}  {what}" for what, n in sorted(course.counts.items())]
     lines += [f"    {1000 * s:>9.0f} ms  {what}, at the longest"

@@ -18,6 +18,12 @@ USER = 54321
 NAME = "hostile"
 # The first port on which it may listen, and an address without a host.
 OWN, NOBODY = 9300, "10.71.0.200:7176"
+# Its share: rates that it soon reaches. Reloads give it others.
+SHARE = """\
+weight = 2
+rate = "2MB/s"
+connection-rate = "1MB/s"
+"""
 # Its rule. The limits are small, so that it soon reaches them.
 RULE = f"""\
 [[client]]
@@ -33,12 +39,19 @@ queue-pairs = 96
 completion-queues = 64
 shared-receive-queues = 32
 registrations = 256
-listen = ["{OURS}:{OWN}-{OWN + 99}"]
+{SHARE}listen = ["{OURS}:{OWN}-{OWN + 99}"]
 connect = ["10.71.0.0/24:1-65535"]
 """
 # Seconds for which the appliance may still hold what a tenant had. The appliance gives it back in
 # small pieces, and unmaps gigabytes of files beside its other work.
 GONE = 5.0
+
+
+def share(rng):
+    """Returns other terms of the share, for the text of a file."""
+    rates = ('"none"', '"1MB/s"', '"20Mbit/s"', '"1Gbit/s"')
+    return (f"weight = {rng.choice((1, 7, 1000))}\nrate = {rng.choice(rates)}\n"
+            f"connection-rate = {rng.choice(rates)}\n")
 
 
 class Tenants:
@@ -51,6 +64,8 @@ class Tenants:
         self.out = out
         self.attacks = {}
         self.most = None
+        # Times that a tenant was seen to have waited for its rate.
+        self.waits = 0
         # The tenant's user may not look into the folders of the socket and the program, so mount
         # both here. No other namespace sees these mounts.
         run("mount", "-t", "tmpfs", "-o", "mode=755,size=1M", "tenant", "/mnt")
@@ -135,6 +150,7 @@ class Tenants:
     def left(self, control):
         status = control.ask("status")
         left = [c for c in status["clients"] if c["uid"] == USER]
+        self.waits = max([self.waits, *(c["rate_waits"] for c in left)])
         left += [l for l in status["listeners"] if l["service"].startswith(NAME)]
         left += [c for c in control.ask("conns")["conns"] if c["service"].startswith(NAME)]
         return left
