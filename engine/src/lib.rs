@@ -172,18 +172,28 @@ pub trait Engine: Debug + Sized {
     fn wants_digest(&self) -> bool;
 
     /// Returns true if the engine has so many connections that most are in no cache when their turn
-    /// comes. The owner then does well to [look ahead](Engine::look_ahead); nothing depends on it.
-    fn is_wide(&self) -> bool;
+    /// comes. The owner then does well to [look ahead](Engine::look_ahead); nothing depends on it,
+    /// and an engine without the functions of a look ahead has none.
+    fn is_wide(&self) -> bool {
+        false
+    }
 
     /// Looks at the frames of a burst, which the owner hands over next, in any number of pieces.
-    fn look_ahead(&mut self, frames: &[Option<Self::Frame>], fetch: impl Fetch);
+    fn look_ahead(&mut self, frames: &[Option<Self::Frame>], fetch: impl Fetch) {
+        let _ = (frames, fetch);
+    }
 
     /// Returns the [index](ConnId::index) of the connection that frame `at` of that burst seems to
     /// be for. The owner asks in the order of the frames, or again.
-    fn seen_ahead(&mut self, at: usize) -> Option<usize>;
+    fn seen_ahead(&mut self, at: usize) -> Option<usize> {
+        let _ = at;
+        None
+    }
 
     /// Takes a step of the look ahead at the connection of this index.
-    fn fetch(&self, index: usize, step: Step, fetch: impl Fetch);
+    fn fetch(&self, index: usize, step: Step, fetch: impl Fetch) {
+        let _ = (index, step, fetch);
+    }
 
     /// Takes frames from the port, in the order of their arrival. The engine takes the frames that it
     /// keeps out of `frames`; the others stay there, so that the caller can free many at once.
@@ -229,7 +239,10 @@ pub trait Engine: Debug + Sized {
 
     /// Returns the index of the connection whose completions come after `after` others, for a look
     /// ahead.
-    fn completed_ahead(&self, after: usize) -> Option<usize>;
+    fn completed_ahead(&self, after: usize) -> Option<usize> {
+        let _ = after;
+        None
+    }
 
     /// Calls `f` with all completions of one queue pair, and their connection; returns `None` when
     /// no queue pair has any. `f` also gets the counts of [`QueuePair::retired`], unless the

@@ -401,7 +401,7 @@ impl Qp {
 
     /// Rings the worker, or finds out that no worker has the queue pair any more; `before` requests
     /// were posted earlier.
-    #[inline]
+    #[inline(always)]
     fn ring_or_end(
         &self,
         words: &[AtomicU64],

@@ -37,6 +37,8 @@ const LOOK_EVERY: u32 = 4096;
 
 /// The highest number of connections in their set-up at a time.
 const CONNECTING: usize = 32;
+/// Connections that the client ends at a time.
+const DISCONNECTING: usize = 1024;
 
 enum Phase {
     Connecting,
@@ -67,6 +69,8 @@ pub struct Client {
     started: usize,
     up: usize,
     down: usize,
+    /// Connections that the client has begun to end.
+    ended: usize,
     steps: u32,
     last_busy: Instant,
     was_busy: bool,
@@ -100,6 +104,7 @@ impl Client {
             started: 0,
             up: 0,
             down: 0,
+            ended: 0,
             steps: 0,
             last_busy: clock.now(),
             was_busy: false,
@@ -211,6 +216,16 @@ impl Client {
         Ok(())
     }
 
+    /// Ends some more connections: the control plane takes so many requests at a time.
+    fn disconnect_more(&mut self) -> Result<(), WorkloadError> {
+        let upto = (self.ended + DISCONNECTING).min(self.conns.len());
+        for id in self.conns[self.ended..upto].iter().filter_map(|c| c.id) {
+            self.device.disconnect(id)?;
+        }
+        self.ended = upto;
+        Ok(())
+    }
+
     fn handle_events(&mut self) -> Result<bool, WorkloadError> {
         let mut busy = false;
         while let Some(event) = self.events.poll() {
@@ -301,9 +316,10 @@ impl Client {
                 self.outcome.reverse = engine.reverse();
                 self.intervals.extend(engine.measure_mut().take_intervals());
                 self.phase = Phase::Closing;
-                for id in self.conns.iter().filter_map(|c| c.id) {
-                    self.device.disconnect(id)?;
-                }
+                self.disconnect_more()?;
+            }
+            Phase::Closing if self.down == self.ended && self.ended < self.conns.len() => {
+                self.disconnect_more()?;
             }
             Phase::Closing if self.down == self.conns.len() => self.phase = Phase::Done,
             _ => return Ok(false),
