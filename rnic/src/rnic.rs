@@ -376,7 +376,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// Returns true if [`poll_event`](Self::poll_event) may return an event.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.shared.events.is_empty()
+        !self.shared.events.is_empty() || self.stack.has_events()
     }
 
     /// Returns true if the [`payload_crc`](RnicFrame::payload_crc) of the next frame is likely to
@@ -390,6 +390,11 @@ impl<F: RnicFrame> Rnic<F> {
     /// however long the control plane leaves them: a connection has a few events, each at most
     /// once, and stays until the control plane releases it.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.shared.events.is_empty() {
+            // The RNIC takes TCP's events after frames and timers. An order, a post or a frame to
+            // send can cause one too, and no frame or timer may follow.
+            self.pump_stack_events();
+        }
         while let Some(event) = self.shared.events.pop_front() {
             tracing::trace!(?event, "connection event");
             let Event::StartupBytes { conn, .. } = event else { return Some(event) };

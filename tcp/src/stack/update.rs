@@ -8,6 +8,12 @@ use crate::{ConnEvent, SendQueue, State};
 use heddle_types::ConnId;
 
 impl<S: SendQueue + Default> Stack<S> {
+    /// Returns true if [`poll_event`](Stack::poll_event) may return an event.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.eventful.is_empty()
+    }
+
     /// Returns the next event. The owner repeats the call until it returns `None`.
     #[inline]
     pub fn poll_event(&mut self) -> Option<(ConnId, StackEvent)> {

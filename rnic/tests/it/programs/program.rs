@@ -241,12 +241,10 @@ fn pace(r: &mut Random) -> Pace {
     if r.chance(0.4) {
         return Pace::default();
     }
-    Pace {
-        turn: pick(r, &[0, 1_000, 20_000, 200_000, 1_000_000]).nanos(),
-        posts: pick(r, &[1, 5, POST_TURN, POST_TURN]),
-        frames: pick(r, &[1, 8, 64, 64]),
-        looks: r.chance(0.5),
-    }
+    let turn = pick(r, &[0, 1_000, 20_000, 200_000, 1_000_000]).nanos();
+    let (posts, frames) = (pick(r, &[1, 5, POST_TURN, POST_TURN]), pick(r, &[1, 8, 64, 64]));
+    // Some of those with long bursts look ahead at them.
+    Pace { turn, posts, frames, looks: frames > 1 && posts > 1 }
 }
 
 trait Nanos {
