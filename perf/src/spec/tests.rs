@@ -22,7 +22,8 @@ fn test_check_accepts_specs_up_to_limits_and_refuses_beyond() {
         s.check()
     };
     assert_eq!(ok(|_| ()), Ok(()));
-    assert_eq!(ok(|s| s.qps = MAX_QPS), Ok(()));
+    assert_eq!(ok(|s| (s.qps, s.sizes) = (MAX_QPS, Sizes::one(Size(8)))), Ok(()));
+    assert!(matches!(ok(|s| s.qps = MAX_QPS), Err(SpecError::Memory(_))));
     assert!(ok(|s| s.qps = 0).is_err());
     assert!(ok(|s| s.qps = MAX_QPS + 1).is_err());
     assert_eq!(ok(|s| s.mtu = 9000), Ok(()));
