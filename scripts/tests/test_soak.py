@@ -90,7 +90,7 @@ class Side:
 class Tenants(unittest.TestCase):
     def tenants(self, side):
         made = tenants.Tenants.__new__(tenants.Tenants)
-        made.course, made.side, made.most = Course(), side, None
+        made.course, made.side, made.most, made.waits = Course(), side, None, 0
         made.command = lambda *args: args
         return made
 
@@ -105,7 +105,8 @@ class Tenants(unittest.TestCase):
         self.assertEqual(self.gone(), [])
         self.assertEqual(self.gone(clients=[{"uid": 0}], listeners=[{"service": "sink"}],
                                    conns=[{"service": "rping"}]), [])
-        self.assertIn("there is still", self.gone(clients=[{"uid": tenants.USER}])[0])
+        tenant = {"uid": tenants.USER, "rate_waits": 1}
+        self.assertIn("there is still", self.gone(clients=[tenant])[0])
         self.assertIn("there is still", self.gone(listeners=[{"service": "hostile#7"}])[0])
         self.assertIn("there is still", self.gone(conns=[{"service": "hostile#7"}])[0])
 
