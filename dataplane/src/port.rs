@@ -415,7 +415,7 @@ impl PortProbe {
 #[derive(Clone, Debug, Default)]
 pub struct DmaPorts {
     devices: Vec<Weak<EthDev>>,
-    /// One of the devices reads DPDK's own memory alone.
+    /// True if a device can read no memory but DPDK's own (`virtio_user`).
     own_memory: bool,
 }
 
