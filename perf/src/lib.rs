@@ -28,6 +28,7 @@ pub mod pin;
 pub mod progress;
 pub mod report;
 pub mod rpc;
+pub mod sizing;
 pub mod spec;
 pub mod stats;
 pub mod transfer;

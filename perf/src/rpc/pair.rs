@@ -17,8 +17,9 @@ use heddle_verbs::{ListenParams, MpaOptions, Protocol};
 
 use super::load::{Load, LoadOutcome};
 use super::{MAX_DEPTH, RpcError, RpcRun, memory_for};
-use crate::embedded::{BenchError, fault_config, frames_for, queues_for};
+use crate::embedded::{BenchError, fault_config};
 use crate::progress::Progress;
+use crate::sizing::{frames_for, queues_for};
 use crate::spec::BenchSpec;
 
 /// The server's address.
