@@ -66,7 +66,7 @@ struct freed {
 	struct rte_mbuf *segs[64];
 };
 
-static void freed_put(struct freed *f)
+static inline void freed_put(struct freed *f)
 {
 	if (f->count > 0)
 		rte_mempool_put_bulk(f->pool, (void **)f->segs, f->count);

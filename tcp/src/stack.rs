@@ -273,6 +273,12 @@ impl<S: SendQueue + Default> Stack<S> {
             && !self.is_due(now)
     }
 
+    /// Returns true if [`Stack::poll_transmit_into`] may have a frame.
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        self.deferred != NONE || !self.ready.is_empty() || !self.control.is_empty()
+    }
+
     /// Runs timers that are due: a turn's worth, the timers longest due first. [`Stack::is_due`]
     /// returns true if more wait, for the next turn.
     pub fn handle_timeouts(&mut self, now: Instant) {

@@ -34,7 +34,12 @@ impl<S: SendQueue + Default> Stack<S> {
             // A train that the port cuts is one unit: it costs little more than a segment.
             let most = if train.by_port { train.segments } else { TURN - self.turn };
             let train = Train { segments: train.segments.min(most), ..train };
-            let sent = self.transmit(now, index, train, frame);
+            let (sent, more) = self.transmit(now, index, train, frame);
+            if sent > 0 && !more {
+                self.turn = 0;
+                self.ready.pop();
+                return sent;
+            }
             if sent > 0 {
                 self.turn += sent;
                 if self.turn >= TURN {
@@ -51,21 +56,28 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Fills `frame` with the next segment of a connection, or with a train. Returns the number of
-    /// segments.
+    /// segments, and whether the connection may have more to send, or something to tell.
     #[inline]
-    fn transmit(&mut self, now: Instant, index: u32, train: Train, frame: &mut TxFrame) -> u32 {
+    fn transmit(
+        &mut self,
+        now: Instant,
+        index: u32,
+        train: Train,
+        frame: &mut TxFrame,
+    ) -> (u32, bool) {
         let id = self.conns.id(index);
-        let Some(e) = self.conns.get_mut(index).filter(|e| !e.is_waiting()) else { return 0 };
+        let none = (0, true);
+        let Some(e) = self.conns.get_mut(index).filter(|e| !e.is_waiting()) else { return none };
         let mac = match e.next_hop {
             NextHop::Neighbor(n) => self.neighbors.mac(n),
             NextHop::Station(mac) => Some(mac),
         };
-        let Some(mac) = mac else { return 0 };
+        let Some(mac) = mac else { return none };
         let seg = match e.owner {
             Owner::Released { end } => e.conn.poll_transmit(now, &Drained(end)),
             _ => e.conn.poll_transmit(now, &e.user),
         };
-        let Some(mut seg) = seg else { return 0 };
+        let Some(mut seg) = seg else { return none };
         let (mut segments, mut body) = (1, TxBody::None);
         if seg.len > 0 {
             let (pos, segment, retransmit) = (seg.pos, seg.len, seg.retransmit);
@@ -76,11 +88,12 @@ impl<S: SendQueue + Default> Stack<S> {
             body = TxBody::Stream { conn: id, pos, len, segment, retransmit };
         }
         e.template.fill(mac, &seg, e.conn.sack_blocks(), body, self.offloads, frame);
+        let more = e.conn.wants_transmit(e.end()) || e.has_changed();
         if let Some(at) = e.conn.poll_timeout() {
             self.timers.arm(index, at);
         }
         self.counters.tx_segments += u64::from(segments);
-        segments
+        (segments, more)
     }
 
     /// Queues a frame that belongs to no connection. Returns false when too many frames of its kind

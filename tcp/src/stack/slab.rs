@@ -10,7 +10,7 @@ use super::flow::FlowKey;
 use super::list::{Link, Linked};
 use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
-use crate::{Connection, SendQueue, SeqNumber};
+use crate::{Connection, SendQueue, SeqNumber, State};
 
 /// The party responsible for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,7 @@ pub(super) struct Entry<S> {
 
 impl<S: SendQueue> Entry<S> {
     /// Returns the position after the last byte queued.
+    #[inline]
     pub(super) fn end(&self) -> StreamPos {
         match self.owner {
             Owner::Released { end } => end,
@@ -73,6 +74,12 @@ impl<S: SendQueue> Entry<S> {
 }
 
 impl<S> Entry<S> {
+    /// Returns true if the connection has events, or is over.
+    #[inline]
+    pub(super) fn has_changed(&self) -> bool {
+        self.conn.has_events() || !self.events.is_empty() || self.conn.state() == State::Closed
+    }
+
     /// Returns true if the connection waits for the next hop's hardware address.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {

@@ -59,7 +59,7 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     pub(super) fn update_idle(&mut self, index: u32) {
         let Some(e) = self.conns.get(index) else { return };
-        if e.conn.has_events() || !e.events.is_empty() || e.conn.state() == State::Closed {
+        if e.has_changed() {
             return self.update_changed(index);
         }
         if let Some(at) = e.conn.poll_timeout() {
