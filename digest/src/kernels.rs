@@ -53,6 +53,15 @@ type CopyDigestKernel = unsafe fn(src: *const u8, dst: *mut u8, len: usize, crc:
 /// As [`CopySumKernel`].
 type CopyCrcKernel = unsafe fn(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32;
 
+/// Copies to `dst` after its first `head` bytes, which are there already, and if `also` is not null,
+/// to the same place there. Returns the CRC of the `head + len` bytes at `dst`.
+///
+/// # Safety
+/// As [`CopySumKernel`], for `head + len` bytes at `dst`, and at `also` unless that is null; `dst` and
+/// `also` do not overlap.
+type CopyFramedKernel =
+    unsafe fn(src: *const u8, dst: *mut u8, also: *mut u8, head: usize, len: usize) -> u32;
+
 pub(crate) struct Kernels {
     pub(crate) name: &'static str,
     pub(crate) sum: SumKernel,
@@ -61,6 +70,7 @@ pub(crate) struct Kernels {
     pub(crate) copy_sum: CopySumKernel,
     pub(crate) copy_digest: CopyDigestKernel,
     pub(crate) copy_crc: CopyCrcKernel,
+    pub(crate) copy_framed: CopyFramedKernel,
 }
 
 static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
@@ -88,6 +98,28 @@ pub(crate) fn available() -> Vec<&'static Kernels> {
         }
     }
     all
+}
+
+/// Makes a kernel for headers and payload of those for either.
+///
+/// # Safety
+/// As [`CopyFramedKernel`], and as both kernels.
+#[inline(always)]
+unsafe fn framed(
+    (crc, copy_crc): (CrcKernel, CopyCrcKernel),
+    src: *const u8,
+    (dst, also): (*mut u8, *mut u8),
+    (head, len): (usize, usize),
+) -> u32 {
+    // SAFETY: by the caller; nothing else writes to `dst`, so `also` gets the same bytes.
+    unsafe {
+        let start = crc(dst, head, 0);
+        let crc = copy_crc(src, dst.add(head), len, start);
+        if !also.is_null() {
+            std::ptr::copy_nonoverlapping(dst.add(head), also.add(head), len);
+        }
+        crc
+    }
 }
 
 /// Returns the sum of native-endian words in less than 32 bytes, the rest after the vectors; copies

@@ -205,6 +205,31 @@ pub unsafe fn gather_crc(src: *const u8, dst: &mut [u8], crc: u32) -> u32 {
     unsafe { (kernels().copy_crc)(src, dst.as_mut_ptr(), dst.len(), crc) }
 }
 
+/// Copies from `src` into `dst` after its first `head` bytes, and to the same place in `also`, if
+/// there is one. Returns the CRC-32C of all of `dst`. Headers and payload need one call, not one
+/// each.
+///
+/// # Safety
+/// `src` is valid for reads of as many bytes as `dst` has after `head`, and overlaps neither `dst` nor
+/// `also`.
+///
+/// # Panics
+/// If `dst` is shorter than `head`, or `also` shorter than `dst`.
+#[inline]
+pub unsafe fn gather_framed(
+    src: *const u8,
+    head: usize,
+    dst: &mut [u8],
+    also: Option<&mut [u8]>,
+) -> u32 {
+    let all = dst.len();
+    assert!(head <= all && also.as_ref().is_none_or(|a| a.len() >= all), "lengths");
+    let also = also.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
+    // SAFETY: the caller ensures the conditions for `src`; `dst` and `also` are references to
+    // different memory, which no other code uses, and long enough, as just checked.
+    unsafe { (kernels().copy_framed)(src, dst.as_mut_ptr(), also, head, all - head) }
+}
+
 /// Continues the CRC-32C `crc` over `bytes`.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {

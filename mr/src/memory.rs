@@ -97,6 +97,25 @@ pub trait Memory {
         self.copy_digest(src, crc, dst).0
     }
 
+    /// Copies `src` over `dst` after its first `head` bytes, and to the same place in `also`, which is
+    /// as long as `dst`, if there is one. Returns the CRC of all of `dst`. The bytes in both places are
+    /// those of the CRC even if `src` changes meanwhile.
+    fn copy_framed(
+        &self,
+        src: MemRange,
+        head: usize,
+        dst: &mut [u8],
+        also: Option<&mut [u8]>,
+    ) -> u32 {
+        let Some((start, payload)) = dst.split_at_mut_checked(head) else { return 0 };
+        let crc = self.copy_crc(src, self.crc(0, start), payload);
+        if let Some(also) = also.and_then(|a| a.get_mut(head..)) {
+            let n = also.len().min(payload.len());
+            also[..n].copy_from_slice(&payload[..n]);
+        }
+        crc
+    }
+
     /// Carries out `op` on the 8 bytes of `at` and returns their value before. The step is
     /// indivisible for everything that changes them by atomic operations: other streams, other
     /// workers, and the local processors. Numbers are in the byte order of the machine. Returns

@@ -19,7 +19,7 @@ use super::sse42::{self, multiply};
 use super::{Kernels, add_carry, fold, times_x_pow, x_pow};
 
 pub(crate) static KERNELS: Kernels =
-    Kernels { name: "avx2-sse4.2", sum, copy_sum, crc, digest, copy_digest, copy_crc };
+    Kernels { name: "avx2-sse4.2", sum, copy_sum, crc, digest, copy_digest, copy_crc, copy_framed };
 
 pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && sse42::is_available()
@@ -82,6 +82,62 @@ unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
     !unsafe { update::<true, false>(src, dst, len, !crc) }.0
 }
 
+/// # Safety
+/// As for [`super::CopyFramedKernel`]; and the processor has AVX2, SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+unsafe fn copy_framed(src: *const u8, dst: *mut u8, also: *mut u8, head: usize, len: usize) -> u32 {
+    // SAFETY: by the caller.
+    unsafe {
+        let crc = words(dst, head, u64::from(u32::MAX));
+        let dst = dst.add(head);
+        !match also.is_null() {
+            true => update::<true, false>(src, dst, len, crc).0,
+            false => twice(src, dst, also.add(head), len, u64::from(crc)),
+        }
+    }
+}
+
+/// Continues a raw CRC over few bytes, of headers.
+///
+/// # Safety
+/// As [`update`] without COPY.
+#[target_feature(enable = "sse4.2")]
+#[inline]
+unsafe fn words(mut src: *const u8, mut len: usize, mut crc: u64) -> u32 {
+    // SAFETY: takes words only while `len`, the bytes left at `src`, covers them.
+    unsafe {
+        while len >= 8 {
+            crc = _mm_crc32_u64(crc, src.cast::<u64>().read_unaligned());
+            src = src.add(8);
+            len -= 8;
+        }
+        sse42::short::<false, false>(src, std::ptr::null_mut(), len, crc, 0).0
+    }
+}
+
+/// Copies to two places, and continues a raw CRC.
+///
+/// # Safety
+/// As [`update`] with COPY, for both places, which do not overlap.
+#[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
+#[inline(never)]
+unsafe fn twice(src: *const u8, dst: *mut u8, also: *mut u8, len: usize, mut crc: u64) -> u32 {
+    let (mut at, mut sums) = (0, Words::zero());
+    // SAFETY: takes lanes only while the bytes left after `at` cover them.
+    unsafe {
+        while len - at >= MIN_LANES {
+            let vectors = ((len - at) / (3 * V)).min(MAX_LANE);
+            let (s, d, a) = (src.add(at), dst.add(at), also.add(at));
+            crc = three::<true, false, true>(s, d, a, vectors, crc, &mut sums);
+            at += 3 * V * vectors;
+        }
+        let (crc, _) = rest::<true, false>(src.add(at), dst.add(at), len - at, crc, sums);
+        // Nothing else writes to `dst`, so these are the bytes of the CRC.
+        std::ptr::copy_nonoverlapping(dst.add(at), also.add(at), len - at);
+        crc
+    }
+}
+
 /// Continues a raw (inverted) CRC; also returns the sum of native-endian words.
 ///
 /// # Safety
@@ -124,7 +180,8 @@ unsafe fn lanes<const COPY: bool, const SUM: bool>(
     unsafe {
         while len >= MIN_LANES {
             let vectors = (len / (3 * V)).min(MAX_LANE);
-            crc = three::<COPY, SUM>(src, dst, vectors, crc, &mut sums);
+            let none = std::ptr::null_mut();
+            crc = three::<COPY, SUM, false>(src, dst, none, vectors, crc, &mut sums);
             let n = 3 * V * vectors;
             src = src.add(n);
             dst = dst.wrapping_add(n);
@@ -150,7 +207,8 @@ unsafe fn rest<const COPY: bool, const SUM: bool>(
     // SAFETY: takes vectors only while `len`, the bytes left at `src` and `dst`, covers them.
     unsafe {
         while len >= V {
-            let at = take::<COPY, SUM>(src, 0, dst, &mut sums);
+            let none = std::ptr::null_mut();
+            let at = take::<COPY, SUM, false>(src, 0, dst, none, &mut sums);
             settle::<COPY>();
             crc = crc_of(crc, at);
             src = src.add(V);
@@ -165,12 +223,13 @@ unsafe fn rest<const COPY: bool, const SUM: bool>(
 /// Digests three lanes of so many vectors, at most [`MAX_LANE`].
 ///
 /// # Safety
-/// As [`update`], for three times as many vectors.
+/// As [`update`], for three times as many vectors, also at `also` when TWICE.
 #[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
 #[inline]
-unsafe fn three<const COPY: bool, const SUM: bool>(
+unsafe fn three<const COPY: bool, const SUM: bool, const TWICE: bool>(
     src: *const u8,
     dst: *mut u8,
+    also: *mut u8,
     vectors: usize,
     crc: u64,
     sums: &mut Words,
@@ -181,10 +240,12 @@ unsafe fn three<const COPY: bool, const SUM: bool>(
     while i < lane {
         // SAFETY: i + V <= lane, so the three vectors lie inside the three lanes.
         unsafe {
-            let (s, d) = (src.add(i), dst.wrapping_add(i));
-            let x = take::<COPY, SUM>(src, i, d, sums);
-            let y = take::<COPY, SUM>(s, lane, d.wrapping_add(lane), sums);
-            let z = take::<COPY, SUM>(s, 2 * lane, d.wrapping_add(2 * lane), sums);
+            let (s, d, e) = (src.add(i), dst.wrapping_add(i), also.wrapping_add(i));
+            let [d1, d2] = [d.wrapping_add(lane), d.wrapping_add(2 * lane)];
+            let [e1, e2] = [e.wrapping_add(lane), e.wrapping_add(2 * lane)];
+            let x = take::<COPY, SUM, TWICE>(src, i, d, e, sums);
+            let y = take::<COPY, SUM, TWICE>(s, lane, d1, e1, sums);
+            let z = take::<COPY, SUM, TWICE>(s, 2 * lane, d2, e2, sums);
             settle::<COPY>();
             a = crc_of(a, x);
             b = crc_of(b, y);
@@ -196,17 +257,19 @@ unsafe fn three<const COPY: bool, const SUM: bool>(
     _mm_crc32_u64(0, moved) ^ c
 }
 
-/// Takes the vector at `src + off`: copies it to `dst` when COPY, adds it to `sums` when SUM.
+/// Takes the vector at `src + off`: copies it to `dst` when COPY, and to `also` when TWICE as well,
+/// and adds it to `sums` when SUM.
 /// Returns the address from which to compute its CRC.
 ///
 /// # Safety
-/// As [`update`], for [`V`] bytes at `src + off` and at `dst`.
+/// As [`update`], for [`V`] bytes at `src + off`, at `dst`, and when TWICE at `also`.
 #[target_feature(enable = "avx2")]
 #[inline]
-unsafe fn take<const COPY: bool, const SUM: bool>(
+unsafe fn take<const COPY: bool, const SUM: bool, const TWICE: bool>(
     src: *const u8,
     off: usize,
     dst: *mut u8,
+    also: *mut u8,
     sums: &mut Words,
 ) -> *const u8 {
     // SAFETY: by the caller; unaligned accesses.
@@ -214,6 +277,9 @@ unsafe fn take<const COPY: bool, const SUM: bool>(
         if COPY {
             let v = load_once(src, off);
             _mm256_storeu_si256(dst.cast(), v);
+            if TWICE {
+                _mm256_storeu_si256(also.cast(), v);
+            }
             if SUM {
                 sums.add(v);
             }
@@ -296,14 +362,15 @@ unsafe fn sum_of<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, mut len
     let rest = unsafe {
         while len >= 4 * V {
             for i in 0..4 {
-                take::<COPY, true>(src, V * i, dst.wrapping_add(V * i), &mut sums[i % 2]);
+                let (d, sums) = (dst.wrapping_add(V * i), &mut sums[i % 2]);
+                take::<COPY, true, false>(src, V * i, d, std::ptr::null_mut(), sums);
             }
             src = src.add(4 * V);
             dst = dst.wrapping_add(4 * V);
             len -= 4 * V;
         }
         while len >= V {
-            take::<COPY, true>(src, 0, dst, &mut sums[0]);
+            take::<COPY, true, false>(src, 0, dst, std::ptr::null_mut(), &mut sums[0]);
             src = src.add(V);
             dst = dst.wrapping_add(V);
             len -= V;

@@ -16,10 +16,18 @@ use core::arch::x86_64::{
 
 use heddle_base::Sum;
 
-use super::{Kernels, add_carry, avx2, fold, low32, sse42, x_pow};
+use super::{Kernels, add_carry, avx2, fold, framed, low32, sse42, x_pow};
 
-pub(crate) static KERNELS: Kernels =
-    Kernels { name: "avx512-vpclmulqdq", sum, crc, digest, copy_sum, copy_digest, copy_crc };
+pub(crate) static KERNELS: Kernels = Kernels {
+    name: "avx512-vpclmulqdq",
+    sum,
+    crc,
+    digest,
+    copy_sum,
+    copy_digest,
+    copy_crc,
+    copy_framed,
+};
 
 /// Below this, setting up and joining the vectors costs more than they gain.
 const MIN: usize = 256;
@@ -70,6 +78,14 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
 unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
     // SAFETY: by the caller.
     !unsafe { either::<true, false>(src, dst, len, !crc) }.0
+}
+
+/// # Safety
+/// As for [`super::CopyFramedKernel`]; and the processor has what [`update`] needs.
+#[target_feature(enable = "avx512f,vpclmulqdq,avx2,sse4.2,pclmulqdq")]
+unsafe fn copy_framed(src: *const u8, dst: *mut u8, also: *mut u8, head: usize, len: usize) -> u32 {
+    // SAFETY: by the caller.
+    unsafe { framed((crc, copy_crc), src, (dst, also), (head, len)) }
 }
 
 /// Calls [`update`], or a faster kernel when the buffer is shorter than `update` takes.

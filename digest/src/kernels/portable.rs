@@ -6,10 +6,10 @@ use core::sync::atomic::compiler_fence;
 
 use heddle_base::Sum;
 
-use super::{Kernels, fold};
+use super::{Kernels, fold, framed};
 
 pub(crate) static KERNELS: Kernels =
-    Kernels { name: "portable", sum, crc, digest, copy_sum, copy_digest, copy_crc };
+    Kernels { name: "portable", sum, crc, digest, copy_sum, copy_digest, copy_crc, copy_framed };
 
 /// # Safety
 /// As for [`super::SumKernel`].
@@ -51,6 +51,13 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
 unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
     // SAFETY: by the caller.
     unsafe { run::<true, true, false>(src, dst, len, crc) }.0
+}
+
+/// # Safety
+/// As for [`super::CopyFramedKernel`].
+unsafe fn copy_framed(src: *const u8, dst: *mut u8, also: *mut u8, head: usize, len: usize) -> u32 {
+    // SAFETY: by the caller.
+    unsafe { framed((crc, copy_crc), src, (dst, also), (head, len)) }
 }
 
 /// Copies each block into our own memory, and on from there when COPY.

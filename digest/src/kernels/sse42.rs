@@ -15,7 +15,7 @@ use core::sync::atomic::compiler_fence;
 
 use heddle_base::Sum;
 
-use super::{Kernels, add_carry, fold, low32, piece, portable, x_pow};
+use super::{Kernels, add_carry, fold, framed, low32, piece, portable, x_pow};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "sse4.2",
@@ -25,6 +25,7 @@ pub(crate) static KERNELS: Kernels = Kernels {
     copy_sum: portable::copy_sum,
     copy_digest,
     copy_crc,
+    copy_framed,
 };
 
 pub(super) fn is_available() -> bool {
@@ -74,6 +75,14 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
 unsafe fn copy_crc(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> u32 {
     // SAFETY: by the caller.
     !unsafe { update::<true, false>(src, dst, len, !crc) }.0
+}
+
+/// # Safety
+/// As for [`super::CopyFramedKernel`]; and the processor has SSE4.2 and PCLMULQDQ.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+unsafe fn copy_framed(src: *const u8, dst: *mut u8, also: *mut u8, head: usize, len: usize) -> u32 {
+    // SAFETY: by the caller.
+    unsafe { framed((crc, copy_crc), src, (dst, also), (head, len)) }
 }
 
 /// Continues a raw (inverted) CRC; also returns the sum of native-endian words.

@@ -35,6 +35,24 @@ fn check_to(k: &Kernels, src: &[u8], start: u32, to: usize) {
         copied("copy_crc", &|dst| {
             assert_eq!((k.copy_crc)(p, dst, len, start), crc, "{} copy_crc {len}", k.name);
         });
+        let head = &src[..len.min(start as usize % 24)];
+        let framed = crc32c::crc32c_append(crc32c::crc32c(head), &src[head.len()..]);
+        copied("copy_framed", &|dst| {
+            dst.copy_from_nonoverlapping(head.as_ptr(), head.len());
+            let (n, rest) = (head.len(), len - head.len());
+            let none = std::ptr::null_mut();
+            let got = (k.copy_framed)(p.add(n), dst, none, n, rest);
+            assert_eq!(got, framed, "{} copy_framed {len}", k.name);
+        });
+        copied("copy_framed to two places", &|dst| {
+            let mut other = vec![0x5au8; len + GUARD];
+            let (n, rest) = (head.len(), len - head.len());
+            other[..n].copy_from_slice(head);
+            let got = (k.copy_framed)(p.add(n), other.as_mut_ptr(), dst, n, rest);
+            dst.copy_from_nonoverlapping(head.as_ptr(), n);
+            assert_eq!(got, framed, "{} copy_framed to two places {len}", k.name);
+            assert!(&other[..len] == src && other[len..] == [0x5a; GUARD], "{} {len}", k.name);
+        });
     }
 }
 
@@ -113,6 +131,14 @@ fn test_copy_and_its_digest_agree_while_source_is_written() {
                 let crc =
                     unsafe { (k.copy_crc)(src.as_ptr().cast(), dst.as_mut_ptr(), dst.len(), 3) };
                 assert_eq!(crc, crc32c::crc32c_append(3, &dst), "{}", k.name);
+                let mut also = vec![0; dst.len()];
+                // SAFETY: as above; the third has that length, too.
+                let crc = unsafe {
+                    let (p, d, a) = (src.as_ptr().cast(), dst.as_mut_ptr(), also.as_mut_ptr());
+                    (k.copy_framed)(p, d, a, 0, dst.len())
+                };
+                assert_eq!(crc, crc32c::crc32c(&dst), "{}", k.name);
+                assert!(also == dst, "{}: both places have the same mixture", k.name);
                 // SAFETY: as above.
                 let sum = unsafe { (k.copy_sum)(src.as_ptr().cast(), dst.as_mut_ptr(), dst.len()) };
                 assert_eq!(sum, Sum::of(&dst), "{}", k.name);

@@ -203,6 +203,26 @@ impl Memory for RegionMemory {
         unsafe { heddle_digest::gather_crc(p, &mut dst[..n], crc) }
     }
 
+    #[inline]
+    fn copy_framed(
+        &self,
+        src: MemRange,
+        head: usize,
+        dst: &mut [u8],
+        also: Option<&mut [u8]>,
+    ) -> u32 {
+        let all = dst.len().min(head.saturating_add(src.len() as usize));
+        let also = match also {
+            Some(also) => also.get_mut(..all).map(Some),
+            None => Some(None),
+        };
+        let p = self.known(src);
+        let Some(also) = also.filter(|_| head <= all && !p.is_null()) else { return 0 };
+        self.count_gathered(all - head);
+        // SAFETY: as in `place`; the bytes after `head` are no more than the range has.
+        unsafe { heddle_digest::gather_framed(p, head, &mut dst[..all], also) }
+    }
+
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
         if !self.takes_atomics(at) {
             return None;
