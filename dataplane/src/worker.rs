@@ -407,14 +407,15 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     #[inline]
     fn transmit(&mut self, now: Instant) -> bool {
         let mut built = 0;
-        {
+        if self.engine.wants_transmit() {
             let mut sink = self.tx.sink(now, &self.mem);
-            while built < TX_BURST {
+            while built < TX_BURST && self.engine.wants_transmit() {
                 match self.engine.poll_transmit(now, &self.mem, &mut sink) {
                     0 => break,
                     segments => built += segments,
                 }
             }
+            self.engine.end_transmit(&self.mem);
         }
         self.tx.flush(now);
         built > 0

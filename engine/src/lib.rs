@@ -220,6 +220,14 @@ pub trait Engine: Debug + Sized {
     /// if `sink` is full.
     fn poll_transmit<M: Memory, S: TxSink>(&mut self, now: Instant, mem: &M, sink: &mut S) -> u32;
 
+    /// Returns true if [`poll_transmit`](Engine::poll_transmit) may have something to send. A worker
+    /// asks before each call.
+    fn wants_transmit(&self) -> bool;
+
+    /// Ends the calls of [`poll_transmit`](Engine::poll_transmit) of a turn. Afterwards the engine
+    /// refers to no memory that it has not [pinned](Engine::pins).
+    fn end_transmit<M: Memory>(&mut self, mem: &M);
+
     /// Calls `f` with the queue pair of a connection, so that `f` can post any number of requests.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ pub use rnr::RnrMark;
 use crate::Msn;
 use crate::counters::Tally;
 use crate::mpa::markers::INTERVAL;
-use alike::TaggedAlike;
+use alike::ExpectedSegment;
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
 use heddle_engine::Completions;
@@ -140,8 +140,8 @@ pub struct QpContext {
     reads: Reads,
     cq: Completions,
     events: ArrayVec<QpEvent, 4>,
-    /// The next segment of the peer's Write or Read Response, once a long one has begun.
-    tagged_alike: Option<Box<TaggedAlike>>,
+    /// The next segment of the peer's message, once a long one has begun.
+    expected: Option<Box<ExpectedSegment>>,
     /// How the stream ended, once it has ended.
     end: Option<Box<End>>,
 }
@@ -183,7 +183,7 @@ impl QpContext {
             reads: Reads::new(config.ird, config.ord),
             cq: Completions::default(),
             events: ArrayVec::new(),
-            tagged_alike: None,
+            expected: None,
             end: None,
         }
     }
@@ -326,7 +326,7 @@ impl QpContext {
     /// Frees memory that the queues do not need for their present contents. Meant for a queue pair
     /// that has been quiet for a while: a busy one would soon allocate it again.
     pub fn trim(&mut self) {
-        self.tagged_alike = None;
+        self.expected = None;
         self.sq.trim();
         self.rq.trim();
         self.reads.trim();

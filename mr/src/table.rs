@@ -122,6 +122,12 @@ impl CheckedRest {
     /// Memory of no region.
     pub const NONE: CheckedRest = CheckedRest { range: MemRange::EMPTY, seq: 1 };
 
+    /// Returns the memory without what is beyond its first `len` bytes.
+    #[must_use]
+    pub fn limit(self, len: u32) -> CheckedRest {
+        CheckedRest { range: self.range.slice(0, len).unwrap_or(self.range), ..self }
+    }
+
     /// Takes the next `len` bytes. Returns `None` if fewer are left, or if the region may have
     /// changed since it was checked.
     #[inline]

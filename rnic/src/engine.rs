@@ -183,6 +183,16 @@ impl<F: RnicFrame> Engine for Rnic<F> {
         Rnic::poll_transmit(self, now, mem, sink)
     }
 
+    #[inline]
+    fn wants_transmit(&self) -> bool {
+        Rnic::wants_transmit(self)
+    }
+
+    #[inline]
+    fn end_transmit<M: Memory>(&mut self, mem: &M) {
+        Rnic::end_transmit(self, mem);
+    }
+
     #[inline(always)]
     fn post_with<R>(
         &mut self,

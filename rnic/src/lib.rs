@@ -20,7 +20,8 @@
 //! The owner calls [`handle_frames`](Rnic::handle_frames) and commands in any order, and
 //! [`hand_over`](Rnic::hand_over) if an RNIC may connect to itself. The owner then calls
 //! [`poll_completion`](Rnic::poll_completion) and [`poll_event`](Rnic::poll_event) until both
-//! return nothing, and [`poll_transmit`](Rnic::poll_transmit) until it returns 0. When
+//! return nothing, [`poll_transmit`](Rnic::poll_transmit) until it returns 0 or there is no more room
+//! for frames, and then [`end_transmit`](Rnic::end_transmit), before it lets memory go. When
 //! [`poll_timeout`](Rnic::poll_timeout) has passed, the owner calls
 //! [`handle_timeouts`](Rnic::handle_timeouts).
 //!

@@ -96,6 +96,28 @@ impl FpduQueue {
         q.fpdu.len()
     }
 
+    /// Returns the index of the next FPDU to be queued.
+    #[inline]
+    pub(crate) fn next_index(&self) -> u32 {
+        self.fpdus.tail()
+    }
+
+    /// Returns true if the youngest FPDU owes its snapshot.
+    #[inline]
+    pub(crate) fn owes_last(&self) -> bool {
+        self.fpdus.back().is_some_and(|q| q.fpdu.owes_snapshot())
+    }
+
+    /// Takes the snapshots that FPDUs from index `at` on still owe.
+    pub(crate) fn take_owed<M: Memory>(&mut self, mem: &M, mut at: u32) {
+        while let Some(q) = self.fpdus.get_mut(at) {
+            if q.fpdu.owes_snapshot() {
+                q.fpdu.seal(mem);
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+
     /// Fetches the memory to which the queue points and that a turn touches.
     #[inline]
     pub(crate) fn fetch(&self, fetch: impl Fetch) {

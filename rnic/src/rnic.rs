@@ -152,6 +152,7 @@ impl<F: RnicFrame> Rnic<F> {
                 fair: Box::default(),
                 handed: Handed::new(config.hand_over),
                 kept,
+                owing: Vec::with_capacity(64),
                 pool: HoldPool::new(config.max_held_frames, config.max_unfinished_bytes),
                 looks: Looks::default(),
                 rounds: Rounds::default(),

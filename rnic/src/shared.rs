@@ -39,6 +39,9 @@ pub(crate) struct Shared<F> {
     /// State of connections of the RNIC with itself.
     pub(crate) handed: Handed,
     pub(crate) kept: Snapshots,
+    /// Connections with FPDUs that may owe their snapshots, and the index of the first such FPDU: those
+    /// of this turn.
+    pub(crate) owing: Vec<(ConnId, u32)>,
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
     pub(crate) looks: Looks,

@@ -46,6 +46,31 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
+    /// Returns true if [`poll_transmit`](Self::poll_transmit) may have a frame to send.
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        self.stack.wants_transmit() || !self.shared.ready.is_empty()
+    }
+
+    /// Ends the frames of a turn: takes the snapshots of Read Responses that are cut and not sent.
+    /// Afterwards these FPDUs refer to memory no more, as no FPDU of a Read Response does between
+    /// turns: an application may unregister the memory, and write it for another purpose.
+    #[inline]
+    pub fn end_transmit<M: Memory>(&mut self, mem: &M) {
+        if !self.shared.owing.is_empty() {
+            self.take_owed(mem);
+        }
+    }
+
+    #[inline(never)]
+    fn take_owed<M: Memory>(&mut self, mem: &M) {
+        while let Some((conn, first)) = self.shared.owing.pop() {
+            if let Some((_, state)) = self.stack.get_mut(conn) {
+                state.queue.take_owed(mem, first);
+            }
+        }
+    }
+
     /// Makes FPDUs in the order in which connections became ready, or in turns of their shares if
     /// there are several.
     #[inline(always)]
@@ -97,7 +122,11 @@ impl<F: RnicFrame> Rnic<F> {
                     // A full segment: those after it may be alike.
                     let kept = &mut self.shared.kept;
                     let limits = (mulpdu, TURN - made, room);
+                    let first = state.queue.next_index();
                     let (more, len) = make_alike(qp, &env, &mut state.queue, kept, limits);
+                    if more > 0 && state.queue.owes_last() {
+                        self.shared.owing.push((conn, first));
+                    }
                     end += len;
                     room = room.saturating_sub(len);
                     bytes += len;
@@ -189,8 +218,13 @@ fn make_alike<M: Memory>(
 ) -> (u64, u64) {
     let (mut made, mut bytes) = (0, 0);
     let Some(mut next) = qp.segments_alike(env, mulpdu) else { return (0, 0) };
+    let mut env = *env;
     while made < most && bytes < room {
-        let len = queue.push_fpdu(kept, |_, fpdu| qp.next_alike(env, &mut next, fpdu));
+        if next.keep_snapshots() {
+            env.snapshots_full = kept.is_full(queue.snapshots());
+        }
+        let len =
+            queue.push_fpdu(kept, |buffers, fpdu| qp.next_alike(&env, &mut next, buffers, fpdu));
         if len == 0 {
             break;
         }

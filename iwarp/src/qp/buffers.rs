@@ -24,6 +24,13 @@ impl Buffers {
         Buffers { spare: Vec::new(), sums }
     }
 
+    /// Returns true if an FPDU may owe its snapshot: the frame then gets it in passing, and no
+    /// checksum of ours.
+    #[inline]
+    pub(super) fn may_owe(&self) -> bool {
+        !self.sums
+    }
+
     /// Makes `buffer` at least `len` bytes long, with arbitrary content. A buffer without memory
     /// gets a spare one, if there is any.
     #[inline]

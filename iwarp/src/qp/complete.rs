@@ -179,6 +179,7 @@ impl QpContext {
         };
         self.cq.push(cqe, self.rq.rqes.head());
         self.rq.pop();
+        self.forget_expected();
     }
 
     /// After the end of the stream: completes send requests from the oldest on, up to the first

@@ -60,6 +60,10 @@ enum Form {
 /// first time. So if the application changes the memory before the peer has the bytes, the peer
 /// sees a wrong CRC, as with any RNIC.
 ///
+/// An FPDU of a Read Response keeps a snapshot. Where the copy into the frame can make it in passing,
+/// the FPDU is open at first, with room for it, and refers to memory no longer than a turn of its
+/// owner: filling or sealing it takes the snapshot.
+///
 /// The QP makes an FPDU in its place in a queue, over older contents: bytes of the head after its
 /// length have no meaning.
 #[derive(Clone, Debug)]
@@ -76,6 +80,7 @@ pub struct Fpdu {
     head_len: u8,
     form: Form,
     last: bool,
+    /// True if the FPDU owns a copy of its payload, or, while open, is about to.
     snapshot: bool,
     /// A fourth of the FPDU's offset modulo 512 in a stream with markers, or [`NO_MARKERS`].
     marks: u8,
@@ -121,13 +126,22 @@ impl Fpdu {
     /// Returns the number of bytes of payload that the CRC still has to read.
     #[inline]
     pub fn open_len(&self) -> u32 {
-        if self.is_open() { self.payload.len() } else { 0 }
+        if self.is_open() && !self.snapshot { self.payload.len() } else { 0 }
     }
 
-    /// Computes CRC and checksum of an open FPDU whose payload is sent from registered memory.
+    /// Returns true if the snapshot is still to be taken.
+    #[inline]
+    pub fn owes_snapshot(&self) -> bool {
+        self.is_open() && self.snapshot
+    }
+
+    /// Computes CRC and checksum of an open FPDU whose payload is sent from registered memory, or
+    /// takes its snapshot.
     pub fn seal<M: Memory>(&mut self, mem: &M) {
         if self.has_markers() {
             self.seal_marked(mem, None);
+        } else if self.owes_snapshot() {
+            self.take_snapshot(mem, true, true);
         } else if self.is_open() {
             let crc = mem.crc(0, &self.head[..usize::from(self.head_len)]);
             let (crc, sum) = mem.digest(self.payload, crc);
@@ -156,6 +170,7 @@ impl Fpdu {
                 None => dst.get_mut(..len)?.copy_from_slice(&self.head[..len]),
             },
             Form::Owned => dst.get_mut(..len)?.copy_from_slice(&self.owned[..len]),
+            Form::Open if self.snapshot => self.keep_and_fill(mem, dst.get_mut(..len)?),
             Form::Open => self.seal_into(mem, dst.get_mut(..len)?, want_sum),
             Form::Sealed => {
                 self.copy_to(mem, 0, dst.get_mut(..len)?);
@@ -169,22 +184,37 @@ impl Fpdu {
     fn seal_into<M: Memory>(&mut self, mem: &M, dst: &mut [u8], want_sum: bool) {
         let (head_len, end) = (usize::from(self.head_len), self.unpadded());
         // Copy whole words: the payload then overwrites the surplus.
-        match dst.first_chunk_mut::<BARE>() {
-            Some(room) => room.copy_from_slice(&self.head[..BARE]),
-            None => dst[..head_len].copy_from_slice(&self.head[..head_len]),
+        match (dst.first_chunk_mut::<BARE>(), self.head.first_chunk()) {
+            (Some(room), Some(head)) => *room = *head,
+            _ => dst[..head_len].copy_from_slice(&self.head[..head_len]),
         }
-        let crc = mem.crc(0, &self.head[..head_len]);
         let Some((rest, tail)) = dst.split_at_mut_checked(end) else { return };
         if want_sum {
+            let crc = mem.crc(0, &self.head[..head_len]);
             let (crc, sum) = mem.copy_digest(self.payload, crc, &mut rest[head_len..]);
             self.close(mem, Some(crc), Some(sum));
         } else {
-            let crc = mem.copy_crc(self.payload, crc, &mut rest[head_len..]);
+            let crc = mem.copy_framed(self.payload, head_len, rest, None);
             self.close(mem, Some(crc), None);
         }
         self.form = Form::Sealed;
-        let n = tail.len().min(TAIL);
-        tail[..n].copy_from_slice(&self.tail[..n]);
+        put_tail(tail, self.tail);
+    }
+
+    /// Fills an FPDU that owes its snapshot into `dst`, which has its length: frame and snapshot get
+    /// their bytes in one pass.
+    fn keep_and_fill<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) {
+        let (head_len, end) = (usize::from(self.head_len), self.unpadded());
+        self.own_head();
+        let Some((rest, tail)) = dst.split_at_mut_checked(end) else { return };
+        match (rest.first_chunk_mut::<BARE>(), self.head.first_chunk()) {
+            (Some(room), Some(head)) => *room = *head,
+            _ => rest[..head_len].copy_from_slice(&self.head[..head_len]),
+        }
+        let crc = mem.copy_framed(self.payload, head_len, rest, self.owned.get_mut(..end));
+        self.close(mem, Some(crc), None);
+        self.own_tail();
+        put_tail(tail, self.tail);
     }
 
     /// Returns the length of the whole FPDU in bytes; a multiple of 4.
@@ -218,7 +248,7 @@ impl Fpdu {
     /// Empties the FPDU, and gives memory of its own to `buffers` for reuse.
     #[inline]
     pub fn clear(&mut self, buffers: &mut Buffers) {
-        if self.form == Form::Owned {
+        if self.form == Form::Owned || self.snapshot {
             buffers.give(core::mem::take(&mut self.owned));
         }
         (self.form, self.snapshot, self.len) = (Form::Short, false, 0);
@@ -227,7 +257,8 @@ impl Fpdu {
     /// Returns the payload that stays in registered memory.
     #[inline]
     pub fn payload(&self) -> Option<MemRange> {
-        matches!(self.form, Form::Open | Form::Sealed).then_some(self.payload)
+        let refers = matches!(self.form, Form::Open | Form::Sealed) && !self.snapshot;
+        refers.then_some(self.payload)
     }
 
     /// Returns the bytes after the payload: pad and CRC.
@@ -342,6 +373,22 @@ impl Fpdu {
             }
         });
         done
+    }
+}
+
+/// Copies pad and CRC, as many bytes as `dst` has. Two words, which overlap, do it without a call.
+#[inline(always)]
+fn put_tail(dst: &mut [u8], tail: [u8; TAIL]) {
+    let n = dst.len().min(TAIL);
+    let [first, last] = [0, n.saturating_sub(CRC_LEN)]
+        .map(|at| tail.get(at..).and_then(|t| t.first_chunk::<CRC_LEN>()).copied());
+    if let (Some(first), Some(last)) = (first, last)
+        && let Some(room) = dst.first_chunk_mut()
+    {
+        *room = first;
+        if let Some(room) = dst.get_mut(..n).and_then(|d| d.last_chunk_mut()) {
+            *room = last;
+        }
     }
 }
 

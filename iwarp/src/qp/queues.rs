@@ -563,6 +563,16 @@ impl Rq {
         all.then(|| Sge { stag: s.stag, len, to: s.to.saturating_add(u64::from(off)) })
     }
 
+    /// Returns the bytes of a buffer's first piece from `off` on, if there are any.
+    pub(super) fn rest_of_first_piece(&self, rqe: &Rqe, off: u32) -> Option<Sge> {
+        if rqe.sges == 0 {
+            return None;
+        }
+        let s = self.sges.at(rqe.first);
+        let len = s.len.checked_sub(off).filter(|len| *len > 0)?;
+        Some(Sge { stag: s.stag, len, to: s.to.checked_add(u64::from(off))? })
+    }
+
     /// Returns the pieces of a buffer.
     #[inline]
     pub(super) fn sges(&self, rqe: &Rqe) -> SgList<'_> {

@@ -1,6 +1,5 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
-use super::alike::LEAST;
 #[cfg(doc)]
 use super::config::QpConfig;
 use super::stream::{OnePiece, Stream};
@@ -91,7 +90,8 @@ impl QpContext {
             self.handle_marked(env, stream, crc)
         } else {
             match OnePiece::of(stream) {
-                Some(stream) => self.handle_fpdus(env, &stream, crc),
+                Some(piece) if self.take_alone(env, piece.all(), crc) => piece.len(),
+                Some(piece) => self.handle_fpdus(env, &piece, crc),
                 None if crc.is_some() => self.handle_fpdus(env, &stream, crc),
                 None => self.handle_pieces(env, stream),
             }
@@ -150,11 +150,28 @@ impl QpContext {
                 && let Some(bytes) = piece.get(at - start..)
                 && !bytes.is_empty()
             {
+                if self.take_alone(env, bytes, None) {
+                    at += bytes.len();
+                    return;
+                }
                 at += self.handle_fpdus(env, &OnePiece::bytes(bytes), None);
                 stopped = self.waits_for_receive();
             }
         });
         at
+    }
+
+    /// Takes `piece` if it is one FPDU, the expected one.
+    #[inline(always)]
+    fn take_alone<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        piece: &[u8],
+        crc: Option<u32>,
+    ) -> bool {
+        let taken = self.state.is_live() && self.take_expected(env, piece, crc);
+        self.rx_one_fpdu |= taken;
+        taken
     }
 
     /// Handles FPDUs with markers among them.
@@ -198,12 +215,12 @@ impl QpContext {
                 break;
             }
             alone = at == 0 && stream.is_filled_by(len);
-            if S::PLAIN && u32::from(frame.ulpdu) >= LEAST {
-                let taken = self.take_alike(env, stream, frame, crc.filter(|_| alone));
-                if taken > 0 {
-                    at += taken;
-                    continue;
-                }
+            if S::PLAIN
+                && let Some(fpdu) = stream.piece_at(at, len)
+                && self.take_expected(env, fpdu, crc.filter(|_| alone))
+            {
+                at += len;
+                continue;
             }
             if let Err(culprit) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone))
                 && !self.handle_again(env, stream, frame, culprit)

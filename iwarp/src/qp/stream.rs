@@ -105,6 +105,12 @@ impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
         let bytes = stream.chunk_at(0).get(..stream.len())?;
         Some(OnePiece { bytes, of: PhantomData })
     }
+
+    /// Returns all bytes.
+    #[inline]
+    pub(super) fn all(&self) -> &'a [u8] {
+        self.bytes
+    }
 }
 
 impl<'a> OnePiece<'a, [u8]> {

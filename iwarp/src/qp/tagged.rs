@@ -44,7 +44,7 @@ impl QpContext {
         }
         self.in_write = !h.last;
         if seg.len >= LEAST && !h.last {
-            self.expect_alike(env, h, seg.len);
+            self.expect_tagged(env, h, seg.len);
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl QpContext {
             // The QP has checked that the sink ends before 2^64.
             front.to = front.to.saturating_add(u64::from(seg.len));
             if seg.len >= LEAST {
-                self.expect_alike(env, h, seg.len);
+                self.expect_tagged(env, h, seg.len);
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Untagged segments: the Send types, Immediate Data, RDMA Read Request, Atomic Request and
 //! Response, Terminate.
 
+use super::alike::LEAST;
 use super::complete::Received;
 use super::queues::{Progress, Rqe};
 use super::ranges::Ranges;
@@ -90,6 +91,8 @@ impl QpContext {
             let solicited = h.opcode.is_solicited();
             let what = Received { len, solicited, invalidated: invalidate, immediate: None };
             self.report_recv(CqeStatus::Success, what);
+        } else if seg.len >= LEAST {
+            self.expect_send(env, h, seg.len);
         }
         Ok(())
     }

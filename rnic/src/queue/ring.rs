@@ -46,6 +46,12 @@ impl Ring {
         self.tail.wrapping_sub(self.head)
     }
 
+    /// Returns the index of the next FPDU.
+    #[inline]
+    pub(super) fn tail(&self) -> u32 {
+        self.tail
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.head == self.tail

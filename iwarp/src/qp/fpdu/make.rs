@@ -81,28 +81,64 @@ impl Fpdu {
         buffers: &mut Buffers,
     ) {
         self.payload = src;
-        let (at, end) = (usize::from(self.head_len), self.unpadded());
-        let start = if crc { mem.crc(0, &self.head[..at]) } else { 0 };
-        let sums = buffers.sums;
-        let payload = &mut self.own(end, buffers)[at..end];
+        let end = self.unpadded();
+        buffers.take(&mut self.owned, end + TAIL);
+        self.take_snapshot(mem, crc, buffers.sums);
+    }
+
+    /// Makes the FPDU refer to its payload until it is filled into its frame or sealed, which takes
+    /// the snapshot. It is to have a CRC, and no checksum of ours.
+    #[inline]
+    pub(in crate::qp) fn owe_snapshot(&mut self, src: MemRange, buffers: &mut Buffers) {
+        self.put_reference(src);
+        self.snapshot = true;
+        let end = self.unpadded();
+        buffers.take(&mut self.owned, end + TAIL);
+    }
+
+    /// Takes the snapshot of the payload, for which there is room.
+    #[inline]
+    pub(in crate::qp) fn take_snapshot<M: Memory>(&mut self, mem: &M, crc: bool, sums: bool) {
+        let (src, at, end) = (self.payload, usize::from(self.head_len), self.unpadded());
+        self.own_head();
+        let whole = self.owned.get_mut(..end).unwrap_or_default();
+        let start = if crc && sums { mem.crc(0, &self.head[..at]) } else { 0 };
         let (digest, sum) = match (crc, sums) {
             (true, true) => {
-                let (digest, sum) = mem.copy_digest(src, start, payload);
+                let (digest, sum) = mem.copy_digest(src, start, &mut whole[at..]);
                 (digest, Some(sum))
             }
-            (true, false) => (mem.copy_crc(src, start, payload), None),
-            (false, true) => (0, Some(mem.copy_sum(src, payload))),
+            (true, false) => (mem.copy_framed(src, at, whole, None), None),
+            (false, true) => (0, Some(mem.copy_sum(src, &mut whole[at..]))),
             (false, false) => {
-                mem.gather(src, payload);
+                mem.gather(src, &mut whole[at..]);
                 (0, None)
             }
         };
         self.close(mem, crc.then_some(digest), sum);
-        let (tail, pad) = (self.tail, pad(end));
-        let n = pad + CRC_LEN;
-        self.owned[end..end + n].copy_from_slice(&tail[..n]);
+        self.own_tail();
+    }
+
+    /// Writes the head to the FPDU's own memory.
+    #[inline]
+    pub(super) fn own_head(&mut self) {
+        let at = usize::from(self.head_len);
+        match (self.owned.first_chunk_mut::<BARE>(), self.head.first_chunk()) {
+            (Some(room), Some(head)) => *room = *head,
+            _ => self.owned[..at].copy_from_slice(&self.head[..at]),
+        }
+    }
+
+    /// Writes the tail to the FPDU's own memory, which is then all of it.
+    #[inline]
+    pub(super) fn own_tail(&mut self) {
+        let end = self.unpadded();
+        if let Some(room) = self.owned.get_mut(end..).and_then(|o| o.first_chunk_mut()) {
+            // There is room for all of it.
+            *room = self.tail;
+        }
         (self.form, self.snapshot) = (Form::Owned, true);
-        self.len = count(end + n);
+        self.len = count(end + pad(end) + CRC_LEN);
     }
 
     /// Makes the FPDU own its first `len` bytes, with room for pad and CRC after them. The head is
@@ -110,11 +146,7 @@ impl Fpdu {
     #[inline]
     fn own(&mut self, len: usize, buffers: &mut Buffers) -> &mut [u8] {
         buffers.take(&mut self.owned, len + TAIL);
-        let at = usize::from(self.head_len);
-        match self.owned.first_chunk_mut::<BARE>() {
-            Some(room) => room.copy_from_slice(&self.head[..BARE]),
-            None => self.owned[..at].copy_from_slice(&self.head[..at]),
-        }
+        self.own_head();
         self.form = Form::Owned;
         self.len = count(len);
         &mut self.owned

@@ -38,7 +38,7 @@ fn made(node: &mut Node, alike: bool) -> (Vec<u8>, usize) {
         }
         if let Some(mut next) = qp.segments_alike(&env, MULPDU) {
             let mut out = Fpdu::default();
-            while qp.next_alike(&env, &mut next, &mut out) {
+            while qp.next_alike(&env, &mut next, &mut buffers, &mut out) {
                 put(std::mem::take(&mut out));
                 repeated += 1;
             }
@@ -96,12 +96,12 @@ fn test_memory_unregistered_within_message_is_not_sent() {
     let env = QpEnv { mem: &*mem, mrs: &*mrs, snapshots_full: false, posted: None };
     assert!(qp.poll_transmit_into(&env, MULPDU, &mut buffers, &mut out));
     let mut next = qp.segments_alike(&env, MULPDU).expect("six more");
-    assert!(qp.next_alike(&env, &mut next, &mut out));
+    assert!(qp.next_alike(&env, &mut next, &mut buffers, &mut out));
     mrs.deregister(own).unwrap();
-    assert!(!qp.next_alike(&env, &mut next, &mut out));
+    assert!(!qp.next_alike(&env, &mut next, &mut buffers, &mut out));
     // Another region in the same place, with the same contents, has another STag.
     mrs.register(qp.pd(), 4096, BASE, LONG as u64, Access::NONE).unwrap();
-    assert!(!qp.next_alike(&env, &mut next, &mut out));
+    assert!(!qp.next_alike(&env, &mut next, &mut buffers, &mut out));
     // The segment that is checked closely fails, and a Terminate takes its place.
     assert!(qp.poll_transmit_into(&env, MULPDU, &mut buffers, &mut out));
     assert_eq!(qp.state(), ConnectedState::Terminate);
@@ -156,5 +156,280 @@ fn test_expected_segment_of_write_is_only_a_hint() {
         p.send(0, 8, SendOp::Send { solicited: false, invalidate: None }, [sge]);
         p.run();
         p.check_healthy();
+    }
+}
+
+/// Returns a pair in which side 0 has received a Read of `LONG` bytes, and its data.
+fn asked(crc: bool) -> (Pair, Vec<u8>) {
+    let mut c = config();
+    c.qp.crc = crc;
+    let mut p = Pair::open(c);
+    let data = random_bytes(LONG, 7);
+    p.a().write(11, &data);
+    let (src, sink) = (p.nodes[0].stag, p.nodes[1].sge(3, LONG));
+    p.send(1, 1, SendOp::Read { stag: src, to: BASE + 11 }, [sink]);
+    p.transmit(1, 1);
+    p.deliver(0, usize::MAX);
+    (p, data)
+}
+
+/// Makes the segments of an answer after the first: in passing, if their frames have no checksum.
+fn answer(node: &mut Node, sums: bool, full: bool) -> (Vec<Fpdu>, Buffers) {
+    let Node { qp, mem, mrs, .. } = node;
+    let mut env = QpEnv { mem: &*mem, mrs: &*mrs, snapshots_full: false, posted: None };
+    let (mut buffers, mut all) = (Buffers::new(sums), vec![Fpdu::default()]);
+    assert!(qp.poll_transmit_into(&env, MULPDU, &mut buffers, &mut all[0]));
+    let mut next = qp.segments_alike(&env, MULPDU).expect("six more");
+    assert!(next.keep_snapshots());
+    env.snapshots_full = full;
+    loop {
+        let mut out = Fpdu::default();
+        if !qp.next_alike(&env, &mut next, &mut buffers, &mut out) {
+            return (all, buffers);
+        }
+        all.push(out);
+    }
+}
+
+#[test]
+fn test_segments_of_read_response_are_those_made_singly() {
+    for (crc, sums) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (mut p, _) = asked(crc);
+        let single = made(p.a(), false).0;
+        let (mut p, data) = asked(crc);
+        let (all, mut buffers) = answer(p.a(), sums, false);
+        assert_eq!(all.len(), 6);
+        let mut stream = Vec::new();
+        for mut f in all {
+            assert!(f.snapshot_len() == f.len() && f.payload().is_none());
+            assert_eq!(f.owes_snapshot(), crc && !sums && !stream.is_empty());
+            let mut frame = vec![0; f.len() as usize];
+            f.fill(&p.nodes[0].mem, &mut frame, sums);
+            stream.extend(frame);
+            f.clear(&mut buffers);
+        }
+        stream.extend(made(p.a(), false).0);
+        assert!(stream == single, "crc {crc}, sums {sums}");
+        // What comes is what the Read asked for.
+        p.nodes[1].inbox.extend(&stream);
+        p.b().expect(3, &data);
+        p.deliver(1, usize::MAX);
+        p.check_healthy();
+        let done = completions(&mut p.nodes[1].qp);
+        assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 1, CqeStatus::Success));
+    }
+}
+
+/// The memory changes before the frame is made, and again before it is repeated.
+#[test]
+fn test_snapshot_owed_is_taken_by_first_use_and_stays() {
+    for seal in [false, true] {
+        let (mut p, _) = asked(true);
+        let (mut all, _) = answer(p.a(), false, false);
+        let f = &mut all[1];
+        assert!(f.owes_snapshot());
+        p.nodes[0].mem.write(GUARD_OF_SOURCE, &vec![1; LONG]);
+        let mut first = vec![0; f.len() as usize];
+        if seal {
+            f.seal(&p.nodes[0].mem);
+        } else {
+            f.fill(&p.nodes[0].mem, &mut first, false);
+        }
+        p.nodes[0].mem.write(GUARD_OF_SOURCE, &vec![2; LONG]);
+        let mut again = vec![0; f.len() as usize];
+        assert_eq!(f.copy_to(&p.nodes[0].mem, 0, &mut again), again.len());
+        assert!(!f.owes_snapshot() && f.payload().is_none());
+        assert!(seal || first == again, "a retransmission has the same bytes");
+        let (body, crc) = again.split_last_chunk().unwrap();
+        assert_eq!(crate::mpa::fpdu::crc_from_wire(*crc), crate::mpa::fpdu::crc(0, body));
+        assert!(body[16..16 + 1428].iter().all(|b| *b == 1), "from when it was taken");
+    }
+}
+
+/// Where the source of the Read lies in memory.
+const GUARD_OF_SOURCE: usize = super::pair::GUARD + 11;
+
+/// A frame may need a checksum after all; its maker then computes it.
+#[test]
+fn test_snapshot_owed_fills_frame_that_needs_checksum() {
+    let (mut p, _) = asked(true);
+    let (mut all, _) = answer(p.a(), false, false);
+    let mut frame = vec![0; all[1].len() as usize];
+    assert_eq!(all[1].fill(&p.nodes[0].mem, &mut frame, true), None);
+    let mut again = vec![0; frame.len()];
+    all[1].copy_to(&p.nodes[0].mem, 0, &mut again);
+    assert!(again == frame && !all[1].owes_snapshot());
+}
+
+#[test]
+fn test_segment_of_read_response_waits_for_room_for_snapshot() {
+    let (mut p, _) = asked(true);
+    assert_eq!(answer(p.a(), false, true).0.len(), 1);
+    // The rest goes on where it stopped.
+    let (mut q, _) = asked(true);
+    assert!(made(q.a(), false).0.ends_with(&made(p.a(), false).0));
+}
+
+#[test]
+fn test_source_unregistered_within_answer_is_not_read() {
+    let mut p = Pair::open(config());
+    let a = &p.nodes[0];
+    let own = a.mrs.register(a.qp.pd(), 4096, BASE, LONG as u64, Access::REMOTE_READ).unwrap().stag;
+    let sink = p.nodes[1].sge(3, LONG);
+    p.send(1, 1, SendOp::Read { stag: own, to: BASE }, [sink]);
+    p.transmit(1, 1);
+    p.deliver(0, usize::MAX);
+    let Node { qp, mem, mrs, .. } = p.a();
+    let env = QpEnv { mem: &*mem, mrs: &*mrs, snapshots_full: false, posted: None };
+    let (mut buffers, mut out) = (Buffers::default(), Fpdu::default());
+    assert!(qp.poll_transmit_into(&env, MULPDU, &mut buffers, &mut out));
+    let mut next = qp.segments_alike(&env, MULPDU).expect("six more");
+    assert!(qp.next_alike(&env, &mut next, &mut buffers, &mut out));
+    mrs.deregister(own).unwrap();
+    mrs.register(qp.pd(), 4096, BASE, LONG as u64, Access::REMOTE_READ).unwrap();
+    assert!(!qp.next_alike(&env, &mut next, &mut buffers, &mut out));
+    assert!(qp.poll_transmit_into(&env, MULPDU, &mut buffers, &mut out));
+    assert_eq!(qp.state(), ConnectedState::Terminate);
+}
+
+/// Posts a Send of `LONG` bytes into `at` of side 1, and delivers its first three segments.
+fn half_sent(p: &mut Pair, to: Sge) {
+    p.a().write(0, &random_bytes(LONG, 3));
+    p.recv(1, 1, [to]);
+    let from = p.nodes[0].sge(0, LONG);
+    p.send(0, 1, SendOp::Send { solicited: false, invalidate: None }, [from]);
+    p.transmit(0, 7);
+    let three = 3 * 1448;
+    assert_eq!(p.deliver(1, three), three);
+    assert_eq!(p.nodes[1].qp.rq.received, 3 * 1424);
+}
+
+/// As for Writes: the segments of a Send after the first.
+#[test]
+fn test_send_into_memory_unregistered_within_message_ends_stream() {
+    for register_again in [false, true] {
+        let mut p = Pair::open(config());
+        let b = &p.nodes[1];
+        let open = || b.mrs.register(b.qp.pd(), 4096, BASE, LONG as u64, Access::LOCAL_WRITE);
+        let stag = open().unwrap().stag;
+        half_sent(&mut p, Sge { stag, to: BASE, len: len32(LONG) });
+        let before = p.nodes[1].mem.snapshot();
+        p.nodes[1].mrs.deregister(stag).unwrap();
+        if register_again {
+            let b = &p.nodes[1];
+            b.mrs.register(b.qp.pd(), 4096, BASE, LONG as u64, Access::LOCAL_WRITE).unwrap();
+        }
+        p.deliver(1, usize::MAX);
+        assert!(!p.nodes[1].qp.state().is_live());
+        assert!(p.nodes[1].mem.snapshot() == before, "nothing is placed afterwards");
+    }
+}
+
+/// The buffer's SGE is shorter than its region, and the peer sends as many full segments as it likes.
+#[test]
+fn test_send_longer_than_its_buffer_writes_nothing_beyond() {
+    for len in [2 * 1424, 2 * 1424 + 700, 3 * 1424 - 1] {
+        let mut p = Pair::open(config());
+        let data = random_bytes(LONG, 4);
+        p.a().write(0, &data);
+        let (from, to) = (p.nodes[0].sge(0, LONG), p.nodes[1].sge(100, len));
+        p.recv(1, 1, [to]);
+        p.send(0, 1, SendOp::Send { solicited: false, invalidate: None }, [from]);
+        p.transmit(0, 7);
+        p.deliver(1, usize::MAX);
+        assert!(!p.nodes[1].qp.state().is_live());
+        p.b().expect(100, &data[..2 * 1424]);
+        p.nodes[1].check_memory();
+        p.nodes[1].qp.abort();
+        let all = completions(&mut p.nodes[1].qp);
+        assert_eq!((all[0].wr_id, all[0].status), (1, CqeStatus::LocalLength), "{len}");
+    }
+}
+
+/// A buffer of two SGEs: segments that lie in the first, across both, and in the second.
+#[test]
+fn test_long_send_fills_buffer_of_several_pieces() {
+    let mut p = Pair::open(config());
+    let data = random_bytes(LONG, 4);
+    p.a().write(0, &data);
+    let to = [p.nodes[1].sge(5, 4000), p.nodes[1].sge(6000, 5000)];
+    p.recv(1, 1, to);
+    let from = p.nodes[0].sge(0, LONG);
+    p.send(0, 1, SendOp::Send { solicited: false, invalidate: None }, [from]);
+    p.b().expect(5, &data[..4000]);
+    p.b().expect(6000, &data[4000..]);
+    p.run();
+    p.check_healthy();
+}
+
+/// What the queue pair expects names a buffer. When this buffer has left the queue, a segment that
+/// looks the same goes to the buffer that is there, even when the number of messages has wrapped.
+#[test]
+fn test_segment_expected_for_completed_buffer_goes_to_next_buffer() {
+    let mut p = Pair::open(config());
+    // The second segment is the last but one.
+    let len = 2 * 1424 + 100;
+    let data = random_bytes(len, 8);
+    p.a().write(0, &data);
+    for at in [1000, 9000] {
+        p.a().qp.send_msn = Msn(1);
+        p.b().qp.rq.msn = Msn(1);
+        // Longer than the message, so that what is expected would have a place.
+        let to = p.nodes[1].sge(at, len + 2 * 1424);
+        p.recv(1, at as u64, [to]);
+        p.b().expect(at, &data);
+        let sge = p.nodes[0].sge(0, len);
+        p.send(0, 1, SendOp::Send { solicited: false, invalidate: None }, [sge]);
+        p.transmit(0, 7);
+        p.deliver(1, usize::MAX);
+        p.nodes[1].check_memory();
+        assert_eq!(completions(&mut p.nodes[1].qp)[0].wr_id, at as u64);
+    }
+}
+
+/// Bytes of the expected segment's length that name no segment at all.
+#[test]
+fn test_zeros_of_expected_length_are_no_segment() {
+    for write in [false, true] {
+        let mut p = Pair::open(config());
+        p.b().qp.crc = false;
+        if write {
+            p.a().write(0, &random_bytes(LONG, 3));
+            let (stag, sge) = (p.nodes[1].stag, p.nodes[0].sge(0, LONG));
+            p.send(0, 1, SendOp::Write { stag, to: BASE }, [sge]);
+            p.transmit(0, 2);
+            p.deliver(1, usize::MAX);
+        } else {
+            let to = p.nodes[1].sge(0, LONG);
+            half_sent(&mut p, to);
+            // Nothing is expected after the end of the buffer.
+            p.deliver(1, usize::MAX);
+            assert_eq!(completions(&mut p.nodes[1].qp).len(), 1);
+        }
+        let before = (p.nodes[1].mem.snapshot(), p.nodes[1].qp.counters().rx_bytes);
+        p.nodes[1].inbox.extend([0; 1448]);
+        p.deliver(1, usize::MAX);
+        assert!(!p.nodes[1].qp.state().is_live());
+        assert!(p.nodes[1].mem.snapshot() == before.0);
+        assert_eq!(p.nodes[1].qp.counters().rx_bytes, before.1);
+    }
+}
+
+/// A segment of a Send that repeats, leaves out or passes over another is no expected one.
+#[test]
+fn test_segment_of_send_at_wrong_offset_is_refused() {
+    for offset in [0, 1424, 2 * 1424, 4 * 1424, u32::MAX - 100] {
+        let mut p = Pair::open(config());
+        let to = p.nodes[1].sge(0, LONG);
+        half_sent(&mut p, to);
+        // The fourth segment has come to the inbox; make it another one.
+        let inbox = &mut p.nodes[1].inbox;
+        inbox[16..20].copy_from_slice(&offset.to_be_bytes());
+        let crc = crate::mpa::fpdu::crc(0, &inbox[..1444]);
+        inbox[1444..1448].copy_from_slice(&crate::mpa::fpdu::crc_to_wire(crc));
+        let before = p.nodes[1].mem.snapshot();
+        p.deliver(1, usize::MAX);
+        assert!(!p.nodes[1].qp.state().is_live(), "{offset}");
+        assert!(p.nodes[1].mem.snapshot() == before, "{offset}");
     }
 }

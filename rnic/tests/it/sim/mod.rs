@@ -618,6 +618,13 @@ impl Pair {
     }
 
     fn transmit(&mut self, side: usize) -> bool {
+        let sent = self.transmit_some(side);
+        let h = &mut self.hosts[side];
+        h.rnic.end_transmit(&h.mem);
+        sent
+    }
+
+    fn transmit_some(&mut self, side: usize) -> bool {
         let most = self.pace[side].frames;
         let mut sent = 0;
         while sent < most {
