@@ -1,5 +1,6 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
+use super::alike::LEAST;
 #[cfg(doc)]
 use super::config::QpConfig;
 use super::stream::{OnePiece, Stream};
@@ -216,6 +217,7 @@ impl QpContext {
             }
             alone = at == 0 && stream.is_filled_by(len);
             if S::PLAIN
+                && u32::from(frame.ulpdu) >= LEAST
                 && let Some(fpdu) = stream.piece_at(at, len)
                 && self.take_expected(env, fpdu, crc.filter(|_| alone))
             {
