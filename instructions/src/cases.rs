@@ -30,6 +30,12 @@ const FRAMES: [usize; 5] = [64, 256, 1024, 1424, 8924];
 /// Bytes of a message of two segments at an MTU of 1500: the first segment takes 1,428 bytes.
 const TWO_SEGMENTS: usize = 2000;
 
+/// Connections of the cases with many: enough that workers look ahead.
+const MANY: usize = 256;
+
+/// Writes of a visit to one of many connections.
+const VISIT: usize = 4;
+
 /// A measured piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
@@ -69,9 +75,26 @@ pub(crate) enum Case {
     Rpc(Call),
     /// A call of an application alone: posting or polling, without the rest of the operation.
     Call(calls::Call, By),
+    /// Writes of 8 bytes over many connections in turn, four to each.
+    Many {
+        /// True if both applications are tenants, so that workers take turns by shares.
+        tenants: bool,
+        /// The number that is counted.
+        of: Unit,
+    },
     /// A connection made and closed, including the MPA start-up but not the creation of its queue
     /// pairs.
     Connect,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Instructions for each operation.
+    Instructions,
+    /// Lines of memory that each visit to a connection brings into the cache: those of both ends
+    /// that belong to the connection, because the cache holds the state of few connections.
+    Lines,
 }
 
 const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
@@ -99,8 +122,18 @@ impl Case {
                 .into_iter()
                 .flat_map(|call| [By::Rust, By::Ibverbs].map(|by| Case::Call(call, by))),
         );
+        all.extend([false, true].map(|tenants| Case::Many { tenants, of: Unit::Instructions }));
+        all.push(Case::Many { tenants: false, of: Unit::Lines });
         all.extend([Case::Markers, Case::Ack, Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
         all
+    }
+
+    /// Returns what is counted.
+    pub(crate) fn unit(self) -> Unit {
+        match self {
+            Case::Many { of, .. } => of,
+            _ => Unit::Instructions,
+        }
     }
 
     /// Runs the case. Returns the number of operations that were measured.
@@ -155,6 +188,7 @@ impl Case {
                 rpc::stream(eal, call, (size, depth), 256, 512)
             }
             Case::Call(call, by) => calls::run(eal, call, by),
+            Case::Many { tenants, of } => many(eal, tenants, of),
             Case::Connect => {
                 let mut harness =
                     Harness::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
@@ -178,6 +212,30 @@ fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u6
     harness.run(op, warm)?;
     crate::measured(|| harness.run(op, ops))?;
     Ok(ops as u64)
+}
+
+/// Measures visits to many connections.
+fn many(eal: &Eal, tenants: bool, of: Unit) -> Result<u64, HarnessError> {
+    const ROUNDS: usize = 8;
+    let shape = Shape {
+        size: SHORT,
+        depth: VISIT,
+        conns: MANY,
+        tenants,
+        // As in `Case::Single`.
+        ack_delay: 4 * TURN,
+        ..Shape::default()
+    };
+    let mut harness = Harness::open(eal, shape)?;
+    let pairs: Vec<_> = (0..MANY).map(|_| harness.connect_another()).collect::<Result<_, _>>()?;
+    let clients: Vec<_> = pairs.iter().map(|[client, _]| client).collect();
+    harness.visit(&clients, ROUNDS * MANY)?;
+    crate::measured(|| harness.visit(&clients, ROUNDS * MANY))?;
+    let visits = ROUNDS * MANY;
+    Ok(match of {
+        Unit::Instructions => visits * VISIT,
+        Unit::Lines => visits,
+    } as u64)
 }
 
 /// Repeats a piece of work that measures a part of itself: 512 times, after 64 unmeasured times.
@@ -218,6 +276,11 @@ impl fmt::Display for Case {
             Case::Rpc(call) => write!(f, "rpc-{call}-64k"),
             Case::Call(call, By::Rust) => write!(f, "{call}"),
             Case::Call(call, By::Ibverbs) => write!(f, "{call}-ibverbs"),
+            Case::Many { tenants, of } => {
+                let tenants = if tenants { "-tenants" } else { "" };
+                let of = if of == Unit::Lines { "-lines" } else { "" };
+                write!(f, "write-{SHORT}-many{tenants}{of}")
+            }
             Case::Connect => f.write_str("connect"),
         }
     }

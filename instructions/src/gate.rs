@@ -46,7 +46,7 @@ impl Figures {
     /// Returns the text of the file.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::from(
-            "# Instructions per operation, both ends together, as callgrind counts them.\n\
+            "# Instructions per operation (or lines of memory), both ends together, as callgrind counts them.\n\
              # Made by `scripts/bench --instructions --renew`; instructions/src/main.rs says of what.\n",
         );
         for (name, n) in &self.0 {

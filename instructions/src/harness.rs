@@ -1,6 +1,10 @@
 //! Two RNICs on one thread, in virtual time. This module makes all calls to them.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -10,6 +14,7 @@ use heddle_dataplane::{
     BURST, Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, MempoolError, Offloads, Port,
     PortConfig, PortError, RxQueue, TxQueue,
 };
+use heddle_hub::{Hub, Policy, serve};
 use heddle_services::bench::Op;
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_types::mpa::CrcPolicy;
@@ -17,6 +22,8 @@ use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, DeviceError, EventQueue,
     ListenParams, MpaOptions, Mr, Pd, PostError, Protocol, Qp, QpInit, RecvWr, SendWr, Stag,
 };
+
+use heddle_verbs::remote::OpenParams;
 
 use crate::measured;
 
@@ -48,6 +55,10 @@ pub(crate) struct Shape {
     pub(crate) ack_delay: Duration,
     /// True if the wire takes frames of several segments, and frames without checksums.
     pub(crate) uncut: bool,
+    /// Connections that exist at the same time.
+    pub(crate) conns: usize,
+    /// True if each application is a tenant, with a share of its worker.
+    pub(crate) tenants: bool,
 }
 
 impl Default for Shape {
@@ -63,6 +74,8 @@ impl Default for Shape {
             wire: Wire::Ring,
             ack_delay,
             uncut: false,
+            conns: 1,
+            tenants: false,
         }
     }
 }
@@ -80,6 +93,8 @@ pub(crate) enum HarnessError {
     Mempool(#[from] MempoolError),
     #[error(transparent)]
     Rpc(#[from] heddle_perf::rpc::RpcError),
+    #[error("no socket for a tenant: {0}")]
+    Socket(#[from] std::io::Error),
     #[error("{0} of libibverbs failed")]
     Ibverbs(&'static str),
     #[error("cannot post: {0}")]
@@ -106,6 +121,10 @@ const TIME_WAIT: Duration = Duration::from_millis(10);
 /// Frames of each pool, and of a ring.
 const FRAMES: u32 = 4095;
 const RING: u32 = 1023;
+
+/// Bytes for the queues of an application, and for those of each connection beyond the first.
+const QUEUES: usize = 16 << 20;
+const QP_QUEUES: usize = 8 << 10;
 
 /// Bytes of the counter that Atomic Operations change.
 const COUNTER: usize = 8;
@@ -145,7 +164,9 @@ impl Harness {
             memory: shape.size * shape.depth + (1 << 20),
             frames: FRAMES,
             offloads: Offloads { rings: shape.uncut, ..Offloads::default() },
-            max_conns: 64,
+            // A peer may have half of them.
+            max_conns: 64.max(2 * shape.conns + 16),
+            queues: QUEUES + shape.conns * QP_QUEUES,
             clock: Some(clock.clone()),
             tcp: ConnConfig {
                 time_wait: TIME_WAIT,
@@ -181,8 +202,11 @@ impl Harness {
                 (Endpoint::assemble(eal, Vec::new(), &setup)?, None, None)
             }
         };
-        let second = b.as_ref().map_or(a.device(), Endpoint::device).clone();
-        let first = a.device().clone();
+        let device = |endpoint: &Endpoint| match shape.tenants {
+            true => tenant(endpoint.hub().clone(), &shape),
+            false => Ok(endpoint.device().clone()),
+        };
+        let (first, second) = (device(&a)?, device(b.as_ref().unwrap_or(&a))?);
         let mut ends = [End::new(Some(a), first, &shape)?, End::new(b, second, &shape)?];
         let server_at = if shape.wire == Wire::Inside { LOOPED } else { SERVER };
         let mpa = mpa(&Shape { crc: false, ..shape });
@@ -232,6 +256,10 @@ impl Harness {
                 return Ok(());
             }
             self.turn(0);
+            if self.shape.tenants {
+                // The events of a tenant take their way through another thread.
+                thread::sleep(Duration::from_micros(20));
+            }
         }
         Err(HarnessError::Stalled(what))
     }
@@ -284,6 +312,61 @@ impl Harness {
         self.hand.advance(2 * TIME_WAIT);
         (0..64).for_each(|_| self.turn(0));
         Ok(())
+    }
+
+    /// Connects new queue pairs, and returns them.
+    pub(crate) fn connect_another(&mut self) -> Result<[Qp; 2], HarnessError> {
+        for end in &mut self.ends {
+            end.qp = end.new_qp(&self.shape)?;
+        }
+        self.connect()?;
+        Ok(self.ends.each_ref().map(|end| end.qp.clone()))
+    }
+
+    /// Visits the client's queue pairs `qps` in turn, so many times in all. A visit posts as many
+    /// Writes as may be outstanding, when the Writes of the visit before are done.
+    pub(crate) fn visit(&mut self, qps: &[&Qp], visits: usize) -> Result<(), HarnessError> {
+        let mut outstanding = vec![0; qps.len()];
+        let mut free: VecDeque<usize> = (0..qps.len()).collect();
+        let (mut begun, mut over, mut idle) = (0, 0, 0);
+        while over < visits {
+            while begun < visits
+                && let Some(at) = free.pop_front()
+            {
+                for i in 0..self.shape.depth {
+                    self.write(qps[at], i, at as u64)?;
+                }
+                outstanding[at] = self.shape.depth;
+                begun += 1;
+            }
+            self.turn(0);
+            idle += 1;
+            while let Some(cqe) = self.ends[0].cq.poll() {
+                let at = usize::try_from(cqe.wr_id).unwrap_or(usize::MAX);
+                let left = outstanding.get_mut(at).filter(|_| cqe.status.is_success());
+                let Some(left) = left else {
+                    return Err(HarnessError::Failed(format!("{:?}", cqe.status)));
+                };
+                *left -= 1;
+                idle = 0;
+                if *left == 0 {
+                    over += 1;
+                    free.push_back(at);
+                }
+            }
+            if idle == PATIENCE {
+                return Err(HarnessError::Stalled("completions"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a Write of slot `i` to `qp`.
+    fn write(&self, qp: &Qp, i: usize, id: u64) -> Result<(), HarnessError> {
+        let [client, server] = &self.ends;
+        let to = server.mr.to() + self.slot(i) as u64;
+        let sges = [client.mr.sge(self.slot(i), self.shape.size)];
+        Ok(qp.post_send(&SendWr::write(id, &sges, server.mr.stag(), to))?)
     }
 
     /// Returns the device of the client.
@@ -462,7 +545,7 @@ impl End {
             .with(Access::REMOTE_READ)
             .with(Access::REMOTE_ATOMIC);
         let mr = device.alloc_mr(pd, shape.size * shape.depth, all)?;
-        let cq = device.create_cq(depth(4 * shape.depth), None)?;
+        let cq = device.create_cq(depth(4 * shape.depth * shape.conns), None)?;
         let qp = device.create_qp(pd, init(&cq, shape))?;
         Ok(End { events: EventQueue::new(None), pd, mr, cq, qp, endpoint, device })
     }
@@ -504,6 +587,20 @@ fn init(cq: &Cq, shape: &Shape) -> QpInit {
 fn mpa(shape: &Shape) -> Protocol {
     let crc = if shape.crc { CrcPolicy::Required } else { CrcPolicy::Off };
     Protocol::Mpa(MpaOptions { crc, markers: shape.markers, ..MpaOptions::default() })
+}
+
+/// Opens a device of `hub` for a tenant. A thread serves the tenant until the device is dropped.
+fn tenant(hub: Arc<Hub>, shape: &Shape) -> Result<Device, HarnessError> {
+    let (ours, theirs) = UnixStream::pair()?;
+    // An error of the server shows as the end of the device.
+    thread::spawn(move || drop(serve(&hub, Policy::default(), &theirs)));
+    let params = OpenParams {
+        memory: shape.size * shape.depth + (1 << 20),
+        queues: QUEUES + shape.conns * QP_QUEUES,
+        name: "harness".into(),
+        ..OpenParams::default()
+    };
+    Ok(Device::open_on(ours, &params)?)
 }
 
 /// Opens an RNIC. Returns the RNIC and the far end of its rings.

@@ -13,6 +13,10 @@
 //!                          gate: beside the figures of instructions/figures.toml
 //! ```
 //!
+//! A case whose name ends in `-lines` counts lines of memory instead: those that its operations bring
+//! into a simulated cache, which is too small for the state of all its connections. Such a count
+//! shows how a change of a structure's layout, or another look-up, tells with many connections.
+//!
 //! Valgrind does not know AVX-512 or VPCLMULQDQ, whatever the machine has. Under Valgrind the CRC
 //! runs in its SSE 4.2 form, and the figures are for that form. The figures show the cost of a
 //! change of the code, not the speed of a machine.
@@ -118,7 +122,7 @@ fn run(case: Case) -> Outcome {
 
 fn profile(case: Case, out: &Path) -> Outcome {
     let c = count(&std::env::current_exe()?, case, out)?;
-    say(&format!("{case}: {} instructions in {} operations", c.instructions, c.ops));
+    say(&format!("{case}: {} in {} operations", c.counted, c.ops));
     Ok(true)
 }
 

@@ -6,21 +6,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::MEASURED;
-use crate::cases::Case;
+use crate::cases::{Case, Unit};
 
 /// The result of callgrind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count {
-    /// Instructions of the measured part.
-    pub(crate) instructions: u64,
+    /// Instructions of the measured part, or lines of memory that it brought into the cache.
+    pub(crate) counted: u64,
     /// Operations in the measured part.
     pub(crate) ops: u64,
 }
 
 impl Count {
-    /// Returns the instructions per operation, rounded.
+    /// Returns the count per operation, rounded.
     pub(crate) fn per_op(self) -> u64 {
-        (self.instructions + self.ops / 2).checked_div(self.ops).unwrap_or(0)
+        (self.counted + self.ops / 2).checked_div(self.ops).unwrap_or(0)
     }
 }
 
@@ -50,6 +50,10 @@ pub(crate) enum RunnerError {
     },
 }
 
+/// The cache for [`Unit::Lines`]: larger than everything that a turn touches, and smaller than the
+/// state of all connections.
+const CACHE: &str = "--D1=262144,16,64";
+
 /// Counts `case` with the program `exe`, which runs the case when called with `run CASE`. Callgrind
 /// leaves its file at `out`.
 pub(crate) fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerError> {
@@ -58,6 +62,7 @@ pub(crate) fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerE
         // once for each byte.
         .env("GLIBC_TUNABLES", "glibc.cpu.x86_rep_movsb_threshold=1073741824")
         .args(["--quiet", "--tool=callgrind", &format!("--toggle-collect={MEASURED}")])
+        .args(if case.unit() == Unit::Lines { &["--cache-sim=yes", CACHE][..] } else { &[] })
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(exe)
         .args(["run", &case.to_string()])
@@ -68,18 +73,27 @@ pub(crate) fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerE
     }
     let text = std::fs::read_to_string(out)?;
     let none = |what| RunnerError::NoCount { case, what };
-    let instructions = total(&text).ok_or_else(|| none("callgrind's file has no total"))?;
+    let events: &[&str] = match case.unit() {
+        Unit::Instructions => &["Ir"],
+        Unit::Lines => &["D1mr", "D1mw"],
+    };
+    let counted = total(&text, events).ok_or_else(|| none("callgrind's file has no total"))?;
     let ops = String::from_utf8_lossy(&run.stdout).trim().parse().unwrap_or(0);
-    match (instructions, ops) {
+    match (counted, ops) {
         (0, _) => Err(none("nothing was counted: the function to be counted was not found")),
         (_, 0) => Err(none("the case did not say how many operations it did")),
-        _ => Ok(Count { instructions, ops }),
+        _ => Ok(Count { counted, ops }),
     }
 }
 
-/// Returns the count of all functions together, from callgrind's file.
-fn total(text: &str) -> Option<u64> {
-    text.lines().rev().find_map(|l| l.strip_prefix("totals:")).and_then(|n| n.trim().parse().ok())
+/// Returns the sum of `events` in all functions together, from callgrind's file.
+fn total(text: &str, events: &[&str]) -> Option<u64> {
+    let names = text.lines().find_map(|l| l.strip_prefix("events:"))?;
+    let counts = text.lines().rev().find_map(|l| l.strip_prefix("totals:"))?;
+    let all = names.split_whitespace().zip(counts.split_whitespace());
+    let mut found = all.filter(|(name, _)| events.contains(name)).peekable();
+    found.peek()?;
+    found.map(|(_, n)| n.parse::<u64>().ok()).sum()
 }
 
 /// Counts `cases`, as many at a time as there are processors: the count of a case does not depend
@@ -117,16 +131,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_runner_reads_total_from_callgrind_file() {
+    fn test_runner_reads_totals_of_events_from_callgrind_file() {
         let file = "events: Ir\nsummary: 12\n\nfn=(1) f\n10 12\n\ntotals: 123456\n";
-        assert_eq!(total(file), Some(123_456));
-        assert_eq!(total("events: Ir\n"), None);
-        assert_eq!(total("totals: many\n"), None);
+        assert_eq!(total(file, &["Ir"]), Some(123_456));
+        assert_eq!(total(file, &["D1mr"]), None);
+        let file = "events: Ir Dr Dw D1mr D1mw\ntotals: 9 8 7 6 5\n";
+        assert_eq!(total(file, &["D1mr", "D1mw"]), Some(11));
+        assert_eq!(total("events: Ir\n", &["Ir"]), None);
+        assert_eq!(total("events: Ir\ntotals: many\n", &["Ir"]), None);
     }
 
     #[test]
     fn test_count_per_operation_is_rounded() {
-        let per_op = |instructions, ops| Count { instructions, ops }.per_op();
+        let per_op = |counted, ops| Count { counted, ops }.per_op();
         assert_eq!((per_op(1000, 4), per_op(1001, 4), per_op(1002, 4)), (250, 250, 251));
         assert_eq!(per_op(5, 0), 0);
     }
