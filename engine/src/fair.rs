@@ -172,6 +172,24 @@ impl<T: Copy> FairQueue<T> {
         None
     }
 
+    /// Returns the item that has its turn after `turns` others, if all shares have turns alike: one
+    /// of the share that is next. A caller that asks before each turn, with the same number, sees
+    /// each item once before its turn, but for those that [`first`](Self::first) returns.
+    pub fn ahead(&self, turns: usize) -> Option<T> {
+        let Reverse((_, lane)) = self.order.peek()?;
+        let items = &self.lanes.get(usize::from(*lane))?.items;
+        items.get(turns / self.order.len()).copied()
+    }
+
+    /// Returns the items that have the first `turns` turns, if all shares have turns alike, in any
+    /// order.
+    pub fn first(&self, turns: usize) -> impl Iterator<Item = T> + '_ {
+        let each = turns / self.order.len().max(1);
+        let lanes =
+            self.order.iter().filter_map(|Reverse((_, lane))| self.lanes.get(usize::from(*lane)));
+        lanes.flat_map(move |q| q.items.iter().take(each).copied())
+    }
+
     /// Charges the turn of the last item to its share, and ends the turn.
     pub fn charge(&mut self, shares: &Shares, cost: u64) {
         let Some(lane) = self.serving.take() else { return };

@@ -97,9 +97,19 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
         }
         let mut left = FAIR_POSTS;
         let mut busy = false;
-        while left > 0
-            && let Some((index, _)) = self.fair.pop(&self.queues.shares, None)
-        {
+        let looks = self.engine.is_wide();
+        if looks {
+            for (i, step) in Step::ALL.into_iter().enumerate() {
+                for index in self.fair.first((Step::ALL.len() - 1 - i) * GROUP) {
+                    fetch_qp(&self.engine, &self.queues, index, step);
+                }
+            }
+        }
+        while left > 0 {
+            if looks {
+                self.fetch_fairly();
+            }
+            let Some((index, _)) = self.fair.pop(&self.queues.shares, None) else { break };
             self.ready.unmark(index);
             let before = self.taken(index);
             let more = self.take_from(index);
@@ -115,6 +125,16 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
             self.ready.queue.push_back(OTHERS);
         }
         busy
+    }
+
+    /// Takes all steps of the look ahead, each at the queue pair that is so far from its turn.
+    #[inline]
+    fn fetch_fairly(&self) {
+        for (i, step) in Step::ALL.into_iter().enumerate() {
+            if let Some(index) = self.fair.ahead((Step::ALL.len() - i) * GROUP - 1) {
+                fetch_qp(&self.engine, &self.queues, index, step);
+            }
+        }
     }
 
     /// Returns the running count of requests that were taken from both queues of a queue pair.

@@ -181,3 +181,23 @@ fn test_new_share_of_a_lane_does_not_wait_for_the_last() {
     assert_eq!(queue.pop(&shares, Some(at(10_000_000))).map(|(i, _)| i), Some(13));
     assert!(queue.is_empty());
 }
+
+#[test]
+fn test_look_ahead_sees_each_item_once_before_its_turn() {
+    const ITEMS: u16 = 30;
+    for n in 1..=3u16 {
+        let (shares, _list) = shares(&vec![terms(1); usize::from(n)]);
+        for turns in [0, 3, 7, 11] {
+            let mut queue = FairQueue::default();
+            (0..ITEMS).for_each(|item| queue.push(item % n + 1, item));
+            let mut seen: Vec<u16> = queue.first(turns).collect();
+            for turn in 0.. {
+                seen.extend(queue.ahead(turns));
+                let Some((item, _)) = queue.pop(&shares, None) else { break };
+                assert_eq!(seen.iter().filter(|s| **s == item).count(), 1, "{n} {turns} {turn}");
+                queue.charge(&shares, 1);
+            }
+            assert_eq!(seen.len(), usize::from(ITEMS), "{n} {turns}");
+        }
+    }
+}
