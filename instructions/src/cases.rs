@@ -87,7 +87,7 @@ pub(crate) enum Case {
     Connect,
 }
 
-/// What is counted.
+/// The thing that a case counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Instructions for each operation.

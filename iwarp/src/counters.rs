@@ -97,24 +97,29 @@ heddle_base::counters! {
 
 /// The counters of one QP, laid out to save memory. The counters that every stream uses are here.
 /// The other counters are used when a stream ends, or for the messages of RFC 7306, which few
-/// streams carry; the QP allocates memory for them when it first needs one.
+/// streams carry; the QP allocates memory for them when it first needs one. The counters of every
+/// FPDU are last, beside what the QP has after them.
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub(crate) struct Tally {
-    pub(crate) rx_fpdus: u64,
-    pub(crate) rx_bytes: u64,
-    pub(crate) rx_sends: u64,
+    /// The other counters; the fields below are 0 in it.
+    rare: Option<Box<QpCounters>>,
     pub(crate) rx_read_requests: u64,
     pub(crate) rx_read_responses: u64,
-    pub(crate) tx_fpdus: u64,
-    pub(crate) tx_bytes: u64,
+    pub(crate) tx_snapshot_bytes: u64,
+    pub(crate) rx_sends: u64,
     pub(crate) tx_inlined: u64,
     pub(crate) tx_inlined_bytes: u64,
-    pub(crate) tx_snapshot_bytes: u64,
-    /// The other counters; the fields above are 0 in it.
-    rare: Option<Box<QpCounters>>,
+    pub(crate) tx_fpdus: u64,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_fpdus: u64,
+    pub(crate) rx_bytes: u64,
 }
 
 impl Tally {
+    /// Where the counters begin that an FPDU of a Write changes.
+    pub(crate) const HOT: usize = core::mem::offset_of!(Tally, tx_inlined);
+
     /// Returns the other counters, to count one of them; allocates them on the first call.
     #[inline]
     pub(crate) fn rare(&mut self) -> &mut QpCounters {

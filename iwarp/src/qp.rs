@@ -72,6 +72,9 @@ pub use event::{QpEvent, Side};
 pub use fpdu::{Fpdu, Piece};
 pub use rnr::RnrMark;
 
+use core::mem::offset_of;
+use core::ops::Range;
+
 use crate::Msn;
 use crate::counters::Tally;
 use crate::mpa::markers::INTERVAL;
@@ -92,59 +95,73 @@ use terminate::End;
 use tx::Sending;
 
 /// A queue pair in FPDU mode. See the [module](self) for the calling order.
+///
+/// The fields are in the order of use: with many queue pairs, each line of memory comes from afar.
+/// The counters come first because those that every FPDU counts are their last.
 #[derive(Debug)]
+#[repr(C)]
 pub struct QpContext {
-    // The fields that every FPDU touches come first.
+    counters: Tally,
     state: ConnectedState,
     crc: bool,
-    send_markers: bool,
-    recv_markers: bool,
     /// The QP may not send messages of the application yet: a responder before the first FPDU has
     /// come, an initiator before its ready-to-receive message.
     hold: bool,
-    /// The place of the peer's markers: the positions in its stream that are this modulo 512.
-    rx_grid: u16,
-    /// The place of this end's markers, likewise.
-    tx_grid: u16,
-    /// True if a Read Response goes next when both a response and a request could start.
-    responses_next: bool,
     seen_fpdu: bool,
+    send_markers: bool,
+    recv_markers: bool,
     /// The last call of `handle_stream` saw exactly one FPDU.
     rx_one_fpdu: bool,
-    peer_closed: bool,
-    drained: bool,
-    /// FPDUs go directly to the peer's queue pair, and not into the stream.
-    handing: bool,
     /// A Write of the peer has begun and not ended.
     in_write: bool,
     /// A Send of the peer has begun and not ended.
     in_send: bool,
+    peer_closed: bool,
+    drained: bool,
+    /// FPDUs go directly to the peer's queue pair, and not into the stream.
+    handing: bool,
+    /// True if a Read Response goes next when both a response and a request could start.
+    responses_next: bool,
     rnr: Rnr,
+    /// The place of the peer's markers: the positions in its stream that are this modulo 512.
+    rx_grid: u16,
+    /// The place of this end's markers, likewise.
+    tx_grid: u16,
     rtr: RtrConfig,
     qpn: Qpn,
     pd: Pd,
-    /// The message whose segments are being sent.
-    sending: Option<Sending>,
     /// MSN of the next Send.
     send_msn: Msn,
     /// MSN of the next Read Request.
     read_msn: Msn,
+    /// The next byte of the peer's stream.
+    rx_pos: StreamPos,
     /// The position after the last byte of the last FPDU made.
     tx_pos: StreamPos,
     acked: StreamPos,
-    /// The next byte of the peer's stream.
-    rx_pos: StreamPos,
-    counters: Tally,
-    sq: Sq,
-    rq: Rq,
-    reads: Reads,
-    cq: Completions,
-    events: ArrayVec<QpEvent, 4>,
     /// The next segment of the peer's message, once a long one has begun.
     expected: Option<Box<ExpectedSegment>>,
+    cq: Completions,
+    sq: Sq,
+    /// The message whose segments are being sent.
+    sending: Option<Sending>,
+    reads: Reads,
+    events: ArrayVec<QpEvent, 4>,
+    rq: Rq,
     /// How the stream ended, once it has ended.
     end: Option<Box<End>>,
 }
+
+/// The bytes of a queue pair that an FPDU of a Write or Send touches, at either end.
+const HOT: Range<usize> = Tally::HOT..offset_of!(QpContext, reads) + Reads::HOT;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+// A received FPDU of a Write touches the fields before the send queue, and what shows that there is
+// nothing to send.
+const _: () = assert!(offset_of!(QpContext, sq) - HOT.start <= 5 * LINE / 2);
+const _: () = assert!(HOT.end - HOT.start <= 5 * LINE);
 
 impl QpContext {
     /// Makes a QP on a connection whose MPA start-up is done. Its queues allocate memory as they

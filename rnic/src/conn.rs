@@ -13,16 +13,22 @@ use crate::queue::FpduQueue;
 use crate::receive::Sink;
 use crate::shared::Shared;
 
-/// The RNIC's state of one TCP connection.
+/// The RNIC's state of one TCP connection. The fields that every segment touches are last: TCP's
+/// follow them in memory.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct ConnState<F> {
     pub(crate) queue: FpduQueue,
-    pub(crate) held: HeldBytes<F>,
-    pub(crate) mode: Mode,
-    /// The position after the last received byte that is in order.
-    pub(crate) rx_next: StreamPos,
+    /// The connection's place in `Running::list`, while it has a running queue
+    /// pair.
+    pub(crate) running_at: u32,
+    /// The queue pair's progress when [`rest`](ConnState::rest) last looked at it, modulo 2^16.
+    seen: u16,
     /// Start-up bytes that the RNIC has given to the control plane.
     pub(crate) startup_told: u16,
+    /// The index of the other end, while the RNIC hands FPDUs over to it and does not send them;
+    /// [`NO_PARTNER`] otherwise.
+    pub(crate) partner: u32,
     /// An event about more start-up bytes waits.
     pub(crate) startup_event: bool,
     /// The connection is on the list of connections whose queue pair may have FPDUs to make.
@@ -32,14 +38,10 @@ pub(crate) struct ConnState<F> {
     /// The stream is over, or drained, or the queue pair has queued a Terminate: the RNIC closes
     /// the TCP connection after the last FPDU has left the queue pair.
     pub(crate) closing: bool,
-    /// The index of the other end, while the RNIC hands FPDUs over to it and does not send them;
-    /// [`NO_PARTNER`] otherwise.
-    pub(crate) partner: u32,
-    /// The connection's place in `Running::list`, while it has a running queue
-    /// pair.
-    pub(crate) running_at: u32,
-    /// The queue pair's progress when [`rest`](ConnState::rest) last looked at it, modulo 2^16.
-    seen: u16,
+    /// The position after the last received byte that is in order.
+    pub(crate) rx_next: StreamPos,
+    pub(crate) held: HeldBytes<F>,
+    pub(crate) mode: Mode,
 }
 
 /// No connection has this index.

@@ -151,7 +151,7 @@ impl<F: RnicFrame> Engine for Rnic<F> {
         let Some(state) = self.stack.user_at(index) else { return };
         let Mode::Fpdu(qp) = &state.mode else { return };
         if step == Step::Qp {
-            fetch.value::<QpContext>(qp);
+            qp.fetch_state(fetch);
             state.queue.fetch(fetch);
         } else {
             qp.fetch(fetch);

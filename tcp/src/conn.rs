@@ -50,13 +50,13 @@ pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
 
 use core::mem::offset_of;
-use core::ops::Range;
+use core::time::Duration;
 
 use crate::{SackBlocks, SeqNumber};
 use config::Settings;
 use congestion::NewReno;
 use event::Events;
-use heddle_base::{Instant, StreamPos};
+use heddle_base::{Fetch, Instant, StreamPos};
 use progress::Progress;
 use rack::{Rack, Timer};
 use ranges::Ranges;
@@ -65,6 +65,7 @@ use sack::Reports;
 use scoreboard::Scoreboard;
 use state::Input;
 use stats::Tally;
+use tlp::AckDelay;
 
 /// The instant of a timer that is not running.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
@@ -88,82 +89,118 @@ const NO_FIN: StreamPos = StreamPos(u64::MAX);
 /// The owner may drop the connection when its [`state`](Connection::state) is [`State::Closed`] and
 /// `poll_transmit` returns `None` (an abort leaves a RST to send).
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Connection {
     hot: Hot,
+    rto: Rto,
+    /// The estimate of how long the peer holds back an ACK at most.
+    ack_delay: AckDelay,
     cold: Cold,
 }
 
-/// The fields that every segment touches.
+/// The fields that every segment touches, in the order of their use: with many connections, each
+/// line of memory that a segment needs comes from afar. A segment with data touches the first
+/// fields, an acknowledgment those up to `cc` and the times after it, and a segment that is sent
+/// nearly all.
 #[derive(Clone, Debug)]
+#[repr(C)]
 struct Hot {
     state: State,
-    pending: Pending,
     /// True if both sides negotiated timestamps.
     ts_ok: bool,
+    pending: Pending,
     /// True if accepted ranges, or a FIN, lie ahead of `rcv_nxt`.
     gaps: bool,
+    /// With SACK: true if any outstanding byte is out of the ordinary. The connection then examines
+    /// acknowledgments more closely.
+    disorder: bool,
     /// True if both sides negotiated SACK.
     sack_ok: bool,
     /// True if ACKs carry a SACK option.
     sack_due: bool,
-    /// With SACK: true if any outstanding byte is out of the ordinary. The connection then examines
-    /// acknowledgments more closely.
-    disorder: bool,
-    /// The purpose of the timer at `rtx_at`.
-    timer: Timer,
     snd_shift: u8,
     rcv_shift: u8,
     /// The number of ACKs of full segments that the connection still sends without delay, after a
     /// gap in the peer's stream.
     quick_acks: u8,
-
+    /// The number of ACKs in a row that the connection has held back although no data went out in
+    /// that time.
+    vain_acks: u8,
+    events: Events,
+    /// The MSS of our own side.
+    mss: u16,
+    /// How long the connection holds an ACK back.
+    delayed_ack_ns: u32,
     /// Sequence number of position 0 of the peer's stream.
     rcv_base: SeqNumber,
-    rcv_nxt: StreamPos,
-    rcv_adv: StreamPos,
-    /// `rcv_nxt` of the last ACK sent: Last.ACK.sent of RFC 7323.
-    last_ack: StreamPos,
     recv_window: u32,
     /// Largest payload seen, at most our MSS: an estimate of the peer's full-sized segment.
     rcv_mss: u32,
     ts_recent: u32,
-    /// When the peer last sent an acceptable segment.
-    last_rx: Instant,
-    ts_offset: u32,
-
     /// Sequence number of position 0 of our stream.
     snd_base: SeqNumber,
-    snd_una: StreamPos,
-    snd_next: StreamPos,
-    snd_max: StreamPos,
-    snd_fin: StreamPos,
     snd_wnd: u32,
     /// The largest window that the peer ever offered.
     max_wnd: u32,
     snd_wl1: SeqNumber,
     snd_wl2: SeqNumber,
     emss: u32,
-    cc: NewReno,
-    /// With SACK: bytes outstanding that are not in the pipe (RFC 6675 section 2). These are the
-    /// SACKed or lost bytes, less the bytes sent again. 0 while there is no disorder.
-    out_of_pipe: i64,
-    /// Where the last segment of new data began.
-    last_start: StreamPos,
-    /// When the connection last reported a burst to the scoreboard.
-    burst_at: Instant,
+    /// The purpose of the timer at `rtx_at`.
+    timer: Timer,
+    /// Without SACK: ACKs to send for segments that came ahead of a gap.
+    dup_acks_owed: u8,
 
-    /// The segment timed for the round-trip estimate: its end and when it was sent.
-    timed: Option<(StreamPos, Instant)>,
+    rcv_nxt: StreamPos,
+    rcv_adv: StreamPos,
+    /// `rcv_nxt` of the last ACK sent: Last.ACK.sent of RFC 7323.
+    last_ack: StreamPos,
+    /// When the peer last sent an acceptable segment.
+    last_rx: Instant,
+    snd_una: StreamPos,
+    snd_next: StreamPos,
+    snd_max: StreamPos,
+    snd_fin: StreamPos,
     /// Expiry of the retransmission or window probe timer.
     rtx_at: Instant,
     /// Expiry of the delayed ACK timer.
     ack_at: Instant,
-    /// When data was last sent.
-    last_tx: Instant,
+    /// Expiry of FIN-WAIT-2 or TIME-WAIT. Before these states: the instant at which the connection
+    /// next checks whether the peer is alive, or whether a bounded close makes progress.
+    wait_at: Instant,
+    cc: NewReno,
+
+    ts_offset: u32,
+    /// Expiries of the retransmission timer since the last progress.
+    timeouts: u32,
     /// When the peer last acknowledged new bytes, or else when bytes to acknowledge were first
     /// outstanding.
     progress_at: Instant,
+    /// The segment timed for the round-trip estimate: its end and when it was sent.
+    timed: Option<(StreamPos, Instant)>,
+    /// When data was last sent.
+    last_tx: Instant,
+    /// When the connection last reported a burst to the scoreboard.
+    burst_at: Instant,
+    /// Where the last segment of new data began.
+    last_start: StreamPos,
+    /// With SACK: bytes outstanding that are not in the pipe (RFC 6675 section 2). These are the
+    /// SACKed or lost bytes, less the bytes sent again. 0 while there is no disorder.
+    out_of_pipe: i64,
 }
+
+impl Hot {
+    #[inline]
+    fn delayed_ack(&self) -> Duration {
+        Duration::from_nanos(self.delayed_ack_ns.into())
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+// The bytes that a segment of data touches, and those that all segments touch.
+const _: () = assert!(offset_of!(Hot, cc) + NewReno::OPEN <= 5 * LINE / 2);
+const _: () = assert!(Connection::HOT <= 13 * LINE / 2);
 
 /// The fields that only openings, losses, timers and closings touch.
 #[derive(Clone, Debug)]
@@ -179,25 +216,16 @@ struct Cold {
     /// The SACK option of the segment that the connection is handling; empty for a segment without
     /// the option.
     sack_in: Option<Box<SackBlocks>>,
-    /// Without SACK: ACKs to send for segments that came ahead of a gap.
-    dup_acks_owed: u8,
-    /// The number of ACKs in a row that the connection has held back although no data went out in
-    /// that time.
-    vain_acks: u8,
     board: Scoreboard,
     rack: Rack,
-    rto: Rto,
     /// Timestamp clock at the last transmission of bytes that had been sent before.
     retransmit_ts: u32,
-    events: Events,
     /// True if both sides scale windows.
     scaling: bool,
     /// True if our SYN was sent at least once.
     syn_sent: bool,
     /// SYNs sent again because the timer expired.
     syn_retries: u8,
-    /// Expiries of the retransmission timer since the last progress.
-    timeouts: u32,
     /// Window probes since the window was last open, for their backoff.
     probes: u8,
     /// Keepalives sent since the peer last sent a segment.
@@ -205,9 +233,6 @@ struct Cold {
     /// State of the progress rules: present while the peer's window is shut, or the close is
     /// bounded.
     progress: Option<Box<Progress>>,
-    /// Expiry of FIN-WAIT-2 or TIME-WAIT. Before these states: the instant at which the connection
-    /// next checks whether the peer is alive, or whether a bounded close makes progress.
-    wait_at: Instant,
     /// A reset that answers an impossible ACK during the handshake: its sequence number and the
     /// timestamp to echo.
     reset_reply: (SeqNumber, Option<u32>),
@@ -261,21 +286,27 @@ impl Pending {
 }
 
 impl Connection {
-    /// The bytes of a connection that every segment touches.
-    pub(crate) const HOT: Range<usize> = {
-        let start = offset_of!(Connection, hot);
-        start..start + size_of::<Hot>()
-    };
+    /// Bytes of a connection, from the first on, that segments touch.
+    pub(crate) const HOT: usize = offset_of!(Connection, cold);
+
+    /// Names the memory of a connection that segments touch, for a look ahead.
+    #[inline]
+    pub(crate) fn fetch(at: *const u8, fetch: impl Fetch) {
+        fetch.bytes(at, Connection::HOT);
+        // Each burst notes when it was sent.
+        let board = offset_of!(Connection, cold) + offset_of!(Cold, board);
+        fetch.bytes(at.wrapping_add(board), Scoreboard::BURST);
+    }
 
     /// Returns true if an event waits.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.cold.events.is_empty()
+        !self.hot.events.is_empty()
     }
 
     /// Returns the next event, if one waits.
     pub fn poll_event(&mut self) -> Option<ConnEvent> {
-        self.cold.events.pop()
+        self.hot.events.pop()
     }
 
     /// Ends our direction: a FIN follows the bytes queued, and any bytes that the owner queues
@@ -315,7 +346,7 @@ impl Connection {
         }
         self.stop();
         if !told {
-            self.cold.events.push(ConnEvent::Aborted);
+            self.hot.events.push(ConnEvent::Aborted);
         }
         if reset {
             self.hot.pending.set(Pending::RESET);
@@ -426,9 +457,9 @@ impl Connection {
     /// Returns a snapshot of the connection's measurements and counters.
     pub fn stats(&self) -> ConnStats {
         ConnStats {
-            srtt: self.cold.rto.srtt(),
-            rttvar: self.cold.rto.rttvar(),
-            rto: self.cold.rto.get(),
+            srtt: self.rto.srtt(),
+            rttvar: self.rto.rttvar(),
+            rto: self.rto.get(),
             cwnd: self.hot.cc.cwnd(),
             ssthresh: self.hot.cc.ssthresh(),
             in_flight: (self.hot.snd_next - self.hot.snd_una)
@@ -446,7 +477,7 @@ impl Connection {
     /// Returns the last round trip that was handed on, in ns. Returns each measurement only once.
     #[inline(always)]
     pub(crate) fn take_round_trip(&mut self) -> Option<u32> {
-        self.cold.rto.take_fresh()
+        self.rto.take_fresh()
     }
 
     /// Applies the transition table. Returns the new state, or `None` when `input` means nothing in
@@ -461,7 +492,7 @@ impl Connection {
     fn finish(&mut self, event: ConnEvent) {
         let _ = self.enter(Input::Kill);
         self.stop();
-        self.cold.events.push(event);
+        self.hot.events.push(event);
     }
 
     /// Stops all timers and clears all segments waiting to be sent.
@@ -470,7 +501,7 @@ impl Connection {
         self.hot.sack_due = false;
         self.hot.rtx_at = NEVER;
         self.hot.ack_at = NEVER;
-        self.cold.wait_at = NEVER;
+        self.hot.wait_at = NEVER;
     }
 
     fn max_recv_window(&self) -> u32 {

@@ -295,10 +295,12 @@ impl<S: SendQueue + Default> Stack<S> {
                 // The connection postponed its deadline since the timer was armed, as traffic does:
                 // nothing has changed.
                 Some(at) if at > now => {
+                    e.armed = at;
                     self.timers.put_off(at);
                     left -= 1;
                 }
                 _ => {
+                    e.armed = timers::NEVER;
                     self.timers.cancel(index);
                     // The macro evaluates its fields only where the level is on.
                     tracing::trace!(index, state = ?e.conn.state(), "timer expired");
@@ -334,9 +336,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.bound_close(now);
             // Only the deadline of the connection has changed.
-            if let Some(at) = e.conn.poll_timeout() {
-                self.timers.arm(id.slot(), at);
-            }
+            e.arm(&mut self.timers, id.slot());
         }
     }
 

@@ -178,21 +178,23 @@ pub(super) enum ShortSource<'a> {
 
 /// The send queue.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Sq {
     pub(super) wqes: Fifo<Wqe>,
-    sges: Fifo<Sge>,
-    inline: Fifo<u8>,
     depth: u32,
     pub(super) retired: u32,
     pub(super) next: u32,
     /// Completions that wait to be polled.
     pub(super) unpolled: u32,
+    sges: Fifo<Sge>,
+    inline: Fifo<u8>,
 }
 
 impl Sq {
     /// Fetches the entries that a turn begins with.
     pub(super) fn fetch(&self, fetch: impl Fetch) {
         self.wqes.fetch(fetch);
+        self.sges.fetch(fetch);
     }
 
     pub(super) fn new(depth: u32) -> Sq {

@@ -49,11 +49,12 @@ pub(super) struct InboundRead {
 
 /// Both sets, each in order, bounded by what was negotiated, and with memory only as it fills.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Reads {
-    pub(super) outbound: VecDeque<Outbound>,
-    ord: u16,
     /// The QP is answering the first request.
     pub(super) inbound: VecDeque<Inbound>,
+    pub(super) outbound: VecDeque<Outbound>,
+    ord: u16,
     ird: u16,
     /// MSN of the peer's next Read or Atomic Request.
     pub(super) msn: Msn,
@@ -64,6 +65,9 @@ pub(super) struct Reads {
 }
 
 impl Reads {
+    /// Bytes, from the first on, that show whether there is a request to answer.
+    pub(super) const HOT: usize = core::mem::offset_of!(Reads, outbound);
+
     pub(super) fn new(ird: u16, ord: u16) -> Reads {
         Reads {
             outbound: VecDeque::new(),

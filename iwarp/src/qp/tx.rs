@@ -15,7 +15,7 @@ use super::fpdu::Fpdu;
 use super::queues::{Progress, SgList, Wqe, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::terminate::{Culprit, untagged};
-use super::{QpContext, QpEnv};
+use super::{HOT, QpContext, QpEnv};
 use crate::Msn;
 use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::fault::Fault;
@@ -104,6 +104,12 @@ impl QpContext {
     ) -> bool {
         self.fail(culprit);
         self.transmit_terminate(env, out)
+    }
+
+    /// Fetches the state of the queue pair that a turn touches.
+    #[inline]
+    pub fn fetch_state(&self, fetch: impl Fetch) {
+        fetch.bytes(core::ptr::from_ref(self).cast::<u8>().wrapping_add(HOT.start), HOT.len());
     }
 
     /// Fetches the memory to which the queue pair points and that a turn touches.

@@ -60,7 +60,7 @@ impl Connection {
         self.hot.snd_una = una;
         self.hot.snd_next = self.hot.snd_next.max(una);
         self.hot.progress_at = now;
-        self.cold.timeouts = 0;
+        self.hot.timeouts = 0;
         self.measure(now, echo, una, flight);
         self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
         if self.hot.cc.on_ack(una, una - before, flight) {
@@ -95,7 +95,7 @@ impl Connection {
             Some((end, at)) => {
                 if una >= end {
                     self.hot.timed = None;
-                    self.cold.rto.sample(now - at);
+                    self.rto.sample(now - at);
                     if self.is_lone(flight) {
                         self.note_lone_ack(now - at);
                     }
@@ -106,7 +106,7 @@ impl Connection {
             None if self.hot.sack_ok => {}
             None => {
                 if let Some(rtt) = self.echoed_rtt(now, echo) {
-                    self.cold.rto.sample(rtt);
+                    self.rto.sample(rtt);
                 }
             }
         }
@@ -130,7 +130,7 @@ impl Connection {
         match self.enter(Input::FinAcked) {
             Some(State::TimeWait) => self.start_time_wait(now),
             Some(State::FinWait2) if !self.is_bounded() => {
-                self.cold.wait_at = now + self.cold.set.fin_wait_2();
+                self.hot.wait_at = now + self.cold.set.fin_wait_2();
             }
             Some(State::Closed) => self.finish(ConnEvent::Closed),
             _ => {}
@@ -140,8 +140,8 @@ impl Connection {
     /// Starts TIME-WAIT: both directions are done.
     pub(super) fn start_time_wait(&mut self, now: Instant) {
         self.hot.rtx_at = NEVER;
-        self.cold.wait_at = now + self.cold.set.time_wait();
-        self.cold.events.push(ConnEvent::Closed);
+        self.hot.wait_at = now + self.cold.set.time_wait();
+        self.hot.events.push(ConnEvent::Closed);
     }
 
     fn scaled_window(&self, seg: &Segment) -> u32 {
@@ -196,7 +196,7 @@ impl Connection {
     /// Starts the timer of the next window probe.
     pub(super) fn arm_window_probe(&mut self, now: Instant) {
         self.hot.timer = Timer::Retransmit;
-        let next = now + self.cold.rto.probe_interval(self.cold.probes);
+        let next = now + self.rto.probe_interval(self.cold.probes);
         self.hot.rtx_at = next.min(self.shut_until().max(now));
     }
 }

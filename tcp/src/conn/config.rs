@@ -175,11 +175,10 @@ impl Default for ConnConfig {
     }
 }
 
-/// The settings that a connection still needs after it is open, in less space: the delay of ACKs in
-/// nanoseconds, the idle time in microseconds, long times in milliseconds, rounded up.
+/// The settings that a connection still needs after it is open, in less space: the idle time in
+/// microseconds, long times in milliseconds, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    pub(super) mss: u16,
     pub(super) default_peer_mss: u16,
     pub(super) timestamps: bool,
     pub(super) window_scaling: bool,
@@ -189,7 +188,6 @@ pub(super) struct Settings {
     /// 0: the connection sends no keepalives.
     pub(super) keepalive_count: u8,
     pub(super) challenge_acks: u16,
-    delayed_ack_ns: u32,
     idle_restart_us: u32,
     user_timeout_ms: u32,
     zero_window_ms: u32,
@@ -206,7 +204,6 @@ pub(super) const MIN_MSS: u16 = 64;
 impl Settings {
     pub(super) fn new(cfg: &ConnConfig) -> Settings {
         let mut s = Settings {
-            mss: cfg.mss.max(MIN_MSS),
             default_peer_mss: cfg.default_peer_mss,
             timestamps: cfg.timestamps,
             window_scaling: cfg.window_scaling,
@@ -214,7 +211,6 @@ impl Settings {
             syn_retries: u8::try_from(cfg.syn_retries).unwrap_or(u8::MAX),
             syn_ack_retries: u8::try_from(cfg.syn_ack_retries).unwrap_or(u8::MAX),
             challenge_acks: u16::try_from(cfg.challenge_acks).unwrap_or(u16::MAX),
-            delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
             idle_restart_us: micros(cfg.idle_restart),
             user_timeout_ms: 0,
             zero_window_ms: 0,
@@ -244,11 +240,6 @@ impl Settings {
         self.keepalive_idle_ms = millis(k.idle.max(MIN_KEEPALIVE_INTERVAL));
         self.keepalive_interval_ms = millis(k.interval.max(MIN_KEEPALIVE_INTERVAL));
         self.keepalive_count = u8::try_from(k.count.max(1)).unwrap_or(u8::MAX);
-    }
-
-    #[inline]
-    pub(super) fn delayed_ack(&self) -> Duration {
-        Duration::from_nanos(self.delayed_ack_ns.into())
     }
 
     pub(super) fn idle_restart(&self) -> Duration {
@@ -307,7 +298,7 @@ fn units(d: Duration, a_second: u64) -> u32 {
 }
 
 /// The longest that we hold back an ACK (RFC 9293 section 3.8.6.3). Must stay below a second.
-const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
+pub(super) const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
 const MIN_KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //! oldest unacknowledged segment again. This module knows no segments and no timers, so another
 //! algorithm can replace it.
 
+use core::mem::offset_of;
+
 use heddle_base::StreamPos;
 
 /// A window this large is never the bottleneck: the largest window TCP can advertise.
@@ -21,16 +23,17 @@ const DUP_THRESHOLD: u32 = 3;
 /// the window doubling, and bounds the burst that a stretch of lost ACKs can release at once.
 const ABC_LIMIT: u32 = 64;
 
-/// NewReno's variables. Windows are in bytes.
+/// NewReno's variables. Windows are in bytes. The first are those of a connection without loss.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub(super) struct NewReno {
+    /// Duplicate ACKs in a row. The connection does not count them while they do not prove a loss.
+    dup_acks: u32,
     cwnd: u32,
     ssthresh: u32,
     mss: u32,
     /// Bytes acknowledged since cwnd last grew in congestion avoidance (RFC 5681 3.1).
     acked: u32,
-    /// Duplicate ACKs in a row. The connection does not count them while they do not prove a loss.
-    dup_acks: u32,
     /// Bytes sent beyond cwnd by limited transmit since the first of the duplicate ACKs.
     limited: u32,
     recovering: bool,
@@ -44,6 +47,9 @@ pub(super) struct NewReno {
 }
 
 impl NewReno {
+    /// Bytes, from the first on, that a segment without an acknowledgment touches.
+    pub(super) const OPEN: usize = offset_of!(NewReno, ssthresh);
+
     pub(super) fn new(mss: u32) -> NewReno {
         let mss = mss.max(1);
         NewReno {

@@ -48,14 +48,14 @@ impl Connection {
         }
         self.hot.pending.clear(Pending::ACK);
         if self.hot.rtx_at == NEVER {
-            self.hot.rtx_at = now + self.cold.rto.get();
+            self.hot.rtx_at = now + self.rto.get();
         }
         TxSegment {
             seq: seq_of(self.hot.snd_base, StreamPos::START).advance(u32::MAX),
             ack: if answer { self.rcv_seq() } else { crate::SeqNumber(0) },
             flags,
             window,
-            mss: Some(self.cold.set.mss),
+            mss: Some(self.hot.mss),
             window_scale: scaling.then_some(self.hot.rcv_shift),
             sack_permitted: if answer { self.hot.sack_ok } else { self.cold.set.sack },
             sack: 0,

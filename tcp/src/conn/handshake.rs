@@ -1,6 +1,6 @@
 //! Opening: active, passive and simultaneous, and the options that the SYNs negotiate.
 
-use super::config::{MIN_MSS, Settings, nanos};
+use super::config::{MAX_DELAYED_ACK, MIN_MSS, Settings, nanos};
 use super::congestion::NewReno;
 use super::event::Events;
 use super::rack::{Rack, Timer};
@@ -9,6 +9,7 @@ use super::rto::Rto;
 use super::sack::Reports;
 use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
+use super::tlp::AckDelay;
 use super::{Cold, ConnConfig, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending, Tally};
 use crate::{Flags, Segment, SeqNumber};
 use core::time::Duration;
@@ -69,6 +70,7 @@ impl Connection {
         opening: Opening,
     ) -> Connection {
         let set = Settings::new(cfg);
+        let mss = cfg.mss.max(MIN_MSS);
         let rcv_shift = if cfg.window_scaling { shift_for(cfg.recv_window) } else { 0 };
         let mut c = Connection {
             hot: Hot {
@@ -83,6 +85,13 @@ impl Connection {
                 snd_shift: 0,
                 rcv_shift,
                 quick_acks: 0,
+                vain_acks: 0,
+                events: Events::default(),
+                mss,
+                delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
+                dup_acks_owed: 0,
+                wait_at: NEVER,
+                timeouts: 0,
                 rcv_base: SeqNumber(0),
                 rcv_nxt: StreamPos::START,
                 rcv_adv: StreamPos::START,
@@ -101,8 +110,8 @@ impl Connection {
                 max_wnd: 0,
                 snd_wl1: SeqNumber(0),
                 snd_wl2: SeqNumber(0),
-                emss: u32::from(set.mss.min(cfg.default_peer_mss.max(MIN_MSS))),
-                cc: NewReno::new(u32::from(set.mss)),
+                emss: u32::from(mss.min(cfg.default_peer_mss.max(MIN_MSS))),
+                cc: NewReno::new(u32::from(mss)),
                 out_of_pipe: 0,
                 last_start: StreamPos::START,
                 burst_at: NEVER,
@@ -112,6 +121,8 @@ impl Connection {
                 last_tx: now,
                 progress_at: now,
             },
+            rto: Rto::new(cfg.rto_initial, cfg.rto_min, cfg.rto_max),
+            ack_delay: AckDelay::new(cfg.peer_ack_delay),
             cold: Cold {
                 set,
                 active: opening == Opening::Active,
@@ -120,21 +131,15 @@ impl Connection {
                 ranges: Ranges::default(),
                 reports: Reports::default(),
                 sack_in: None,
-                dup_acks_owed: 0,
-                vain_acks: 0,
                 board: Scoreboard::default(),
-                rack: Rack::new(cfg.peer_ack_delay),
-                rto: Rto::new(cfg.rto_initial, cfg.rto_min, cfg.rto_max),
+                rack: Rack::new(),
                 retransmit_ts: 0,
-                events: Events::default(),
                 scaling: false,
                 syn_sent: false,
                 syn_retries: 0,
-                timeouts: 0,
                 probes: 0,
                 keepalives: 0,
                 progress: None,
-                wait_at: NEVER,
                 reset_reply: (SeqNumber(0), None),
                 challenge_since: now,
                 challenges: 0,
@@ -164,9 +169,9 @@ impl Connection {
         }
         hot.sack_ok = set.sack && syn.sack_permitted;
         if !hot.sack_ok {
-            self.cold.rto.raise_min(RTO_MIN_WITHOUT_SACK);
+            self.rto.raise_min(RTO_MIN_WITHOUT_SACK);
         }
-        let mss = syn.mss.unwrap_or(set.default_peer_mss).max(MIN_MSS).min(set.mss);
+        let mss = syn.mss.unwrap_or(set.default_peer_mss).max(MIN_MSS).min(hot.mss);
         let options = if hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
         hot.emss = u32::from(mss - options);
         hot.cc = NewReno::new(hot.emss);
@@ -233,19 +238,19 @@ impl Connection {
     /// `unscaled` if `seg` was itself a SYN (RFC 7323 section 2.2).
     pub(super) fn establish(&mut self, now: Instant, seg: &Segment, unscaled: bool) {
         let _ = self.enter(Input::SynAcked);
-        self.cold.events.push(ConnEvent::Connected);
+        self.hot.events.push(ConnEvent::Connected);
         self.hot.pending.clear(Pending::SYN);
         self.hot.rtx_at = NEVER;
         self.hot.progress_at = now;
         self.hot.last_tx = now;
         if let Some((_, at)) = self.hot.timed.take() {
-            self.cold.rto.sample(now - at);
+            self.rto.sample(now - at);
         }
         if self.cold.syn_retries > 0 {
             if let Some(rtt) = self.echoed_rtt(now, seg.timestamps) {
-                self.cold.rto.sample(rtt);
+                self.rto.sample(rtt);
             }
-            self.cold.rto.after_lost_syn();
+            self.rto.after_lost_syn();
             self.hot.cc.syn_lost();
         }
         let shift = if unscaled { 0 } else { self.hot.snd_shift };
@@ -277,7 +282,7 @@ impl Connection {
     /// the last ACK answers the SYN with an ACK, which draws a reset, and accepts the SYN when it
     /// comes again.
     pub(crate) fn reusable(&self, now: Instant) -> Option<SeqNumber> {
-        let over_since = self.cold.wait_at.as_nanos().checked_sub(nanos(self.cold.set.time_wait()));
+        let over_since = self.hot.wait_at.as_nanos().checked_sub(nanos(self.cold.set.time_wait()));
         let reusable = self.hot.state == State::TimeWait
             && self.hot.ts_ok
             && over_since.is_some_and(|at| now.as_nanos() >= at.saturating_add(REUSE_AFTER_NS));

@@ -73,7 +73,7 @@ impl Connection {
         let seen = (self.hot.snd_una, self.hot.rcv_nxt);
         let close = Some(Close { seen, moved_at: now });
         self.cold.progress.get_or_insert_default().close = close;
-        self.cold.wait_at = self.next_look(now, now);
+        self.hot.wait_at = self.next_look(now, now);
     }
 
     /// Returns true if the close is bounded. `wait_at` is then the instant of the next check.
@@ -103,7 +103,7 @@ impl Connection {
             self.cold.counters.close_stalls += 1;
             return self.give_up();
         }
-        self.cold.wait_at = self.next_look(now, moved_at);
+        self.hot.wait_at = self.next_look(now, moved_at);
     }
 
     /// Returns when to check a bounded close again whose bytes last moved at `moved_at`.
@@ -143,7 +143,7 @@ impl Connection {
         if !shut.told && shut_for >= limit / 2 {
             shut.told = true;
             self.cold.counters.window_stalls += 1;
-            self.cold.events.push(ConnEvent::Stalled);
+            self.hot.events.push(ConnEvent::Stalled);
         }
         false
     }
@@ -156,7 +156,7 @@ impl Connection {
         if shut.is_some_and(|s| s.told && self.hot.snd_una < s.until) {
             return Some(Hindrance::WindowShut);
         }
-        (self.cold.timeouts >= UNRESPONSIVE_AFTER).then_some(Hindrance::Silent)
+        (self.hot.timeouts >= UNRESPONSIVE_AFTER).then_some(Hindrance::Silent)
     }
 
     /// Returns when a window that stays shut ends the connection; [`NEVER`] while no byte waits for

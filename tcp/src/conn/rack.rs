@@ -59,7 +59,7 @@
 use super::Connection;
 use super::NEVER;
 use super::ranges::Range;
-use super::tlp::{AckDelay, TailProbe};
+use super::tlp::TailProbe;
 use crate::Segment;
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -110,8 +110,6 @@ pub(super) struct Rack {
     pub(super) rto_at: Instant,
     pub(super) tail: Option<TailProbe>,
     pub(super) episode: Option<Episode>,
-    /// The estimate of how long the peer holds back an ACK at most.
-    pub(super) ack_delay: AckDelay,
     reordering_seen: bool,
     /// RACK.reo_wnd_mult.
     reordering_mult: u8,
@@ -122,14 +120,13 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    pub(super) fn new(ack_delay: Duration) -> Rack {
+    pub(super) fn new() -> Rack {
         Rack {
             phase: Phase::Open,
             until: StreamPos::START,
             rto_at: NEVER,
             tail: None,
             episode: None,
-            ack_delay: AckDelay::new(ack_delay),
             reordering_seen: false,
             reordering_mult: 1,
             reordering_persists: REORDERING_PERSISTS,
@@ -161,8 +158,8 @@ impl Connection {
         if !rack.reordering_seen && certain {
             return Duration::ZERO;
         }
-        let window = self.cold.rto.min_rtt() / 4 * u32::from(rack.reordering_mult);
-        self.cold.rto.srtt().map_or(window, |srtt| window.min(srtt))
+        let window = self.rto.min_rtt() / 4 * u32::from(rack.reordering_mult);
+        self.rto.srtt().map_or(window, |srtt| window.min(srtt))
     }
 
     /// Saves the congestion window before a reduction, caused by a timeout at `timeout_ts` or else

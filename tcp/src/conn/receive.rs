@@ -166,7 +166,7 @@ impl Connection {
         }
         if self.hot.state == State::FinWait2 && seg.len > 0 && !self.is_bounded() {
             // The peer still has bytes to send, if only to probe a window that we shut.
-            self.cold.wait_at = now + self.cold.set.fin_wait_2();
+            self.hot.wait_at = now + self.cold.set.fin_wait_2();
         }
         if !seg.flags.has(Flags::ACK) {
             self.cold.counters.bad_acks += 1;
@@ -252,7 +252,7 @@ impl Connection {
         }
         self.hot.pending.set(Pending::ACK);
         if self.hot.state == State::TimeWait && fin {
-            self.cold.wait_at = now + self.cold.set.time_wait();
+            self.hot.wait_at = now + self.cold.set.time_wait();
         }
         false
     }
@@ -286,7 +286,7 @@ impl Connection {
             if !self.hot.sack_ok && at > 0 && seg.len > 0 {
                 // The sender counts these ACKs (RFC 5681 section 3.2). Send one for each segment,
                 // even if the connection answers a burst of segments together.
-                self.cold.dup_acks_owed = self.cold.dup_acks_owed.saturating_add(1);
+                self.hot.dup_acks_owed = self.hot.dup_acks_owed.saturating_add(1);
             }
         }
         let payload = if seg.len > 0 { self.new_payload(at, end.min(window)) } else { None };
@@ -363,7 +363,7 @@ impl Connection {
         } else if end > next {
             let had_ranges = !self.cold.ranges.is_empty();
             self.hot.rcv_nxt = self.cold.ranges.reach(end);
-            self.cold.dup_acks_owed = 0;
+            self.hot.dup_acks_owed = 0;
             self.report_gap_closed();
             if had_ranges {
                 // The payload filled a gap, at least in part (RFC 5681 section 4.2).
@@ -387,13 +387,13 @@ impl Connection {
     fn schedule_ack(&mut self, now: Instant, len: u32) {
         self.note_len(len);
         let hot = &mut self.hot;
-        let delay = self.cold.set.delayed_ack();
+        let delay = hot.delayed_ack();
         if hot.rcv_nxt - hot.last_ack >= 2 * u64::from(hot.rcv_mss) || delay.is_zero() {
             hot.pending.set(Pending::ACK);
         } else if hot.quick_acks > 0 && len >= hot.rcv_mss {
             hot.quick_acks -= 1;
             hot.pending.set(Pending::ACK);
-        } else if self.cold.vain_acks >= VAIN_ACKS {
+        } else if hot.vain_acks >= VAIN_ACKS {
             hot.pending.set(Pending::ACK);
         } else if hot.ack_at == NEVER {
             hot.ack_at = now + delay;
@@ -404,7 +404,7 @@ impl Connection {
     #[inline]
     fn note_len(&mut self, len: u32) {
         let hot = &mut self.hot;
-        hot.rcv_mss = hot.rcv_mss.max(len.min(u32::from(self.cold.set.mss)));
+        hot.rcv_mss = hot.rcv_mss.max(len.min(u32::from(hot.mss)));
     }
 
     /// Remembers where the peer's stream ends.
@@ -431,7 +431,7 @@ impl Connection {
         self.hot.rcv_nxt += 1;
         self.hot.gaps = false;
         self.hot.pending.set(Pending::ACK);
-        self.cold.events.push(ConnEvent::PeerClosed);
+        self.hot.events.push(ConnEvent::PeerClosed);
         if state == State::TimeWait {
             self.start_time_wait(now);
         }
@@ -451,6 +451,6 @@ impl Connection {
     /// Returns the least by which the right edge moves, so that the peer is not led into sending
     /// tiny segments (RFC 9293 section 3.8.6.2.2).
     pub(super) fn window_step(&self) -> u32 {
-        u32::from(self.cold.set.mss).min(self.hot.recv_window / 2).max(1)
+        u32::from(self.hot.mss).min(self.hot.recv_window / 2).max(1)
     }
 }

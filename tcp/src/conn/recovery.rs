@@ -35,7 +35,7 @@ impl Connection {
         let before = self.hot.snd_una;
         let una = shifted(before, advance);
         let end = self.hot.snd_next.max(una);
-        let min_rtt = self.cold.rto.min_rtt();
+        let min_rtt = self.rto.min_rtt();
         let mut d = Delivered::default();
         let kept = advance == 0 || self.cold.board.acked(now, before, una, min_rtt, &mut d);
         let duplicate = self.take_blocks(now, una, end, &mut d);
@@ -48,7 +48,7 @@ impl Connection {
         if advance > 0 {
             self.hot.pending.clear(Pending::TAIL);
             self.hot.progress_at = now;
-            self.cold.timeouts = 0;
+            self.hot.timeouts = 0;
         }
         self.sample(now, seg, advance, lone, &d);
         self.cold.rack.note_order(d.reordered);
@@ -137,7 +137,7 @@ impl Connection {
             // that reports such a block all the same does not get the bytes again unless they count
             // as lost.
             if r.start > una && r.end <= end {
-                let min_rtt = self.cold.rto.min_rtt();
+                let min_rtt = self.rto.min_rtt();
                 self.cold.board.sacked(now, r.start, r.end, min_rtt, d);
             } else {
                 self.cold.counters.bad_sacks += 1;
@@ -155,15 +155,15 @@ impl Connection {
             self.hot.timed = None;
         }
         if let Some(at) = d.sent_once.or(timed.map(|(_, at)| at)) {
-            self.cold.rto.sample(now - at);
+            self.rto.sample(now - at);
             if lone && advance > 0 {
                 self.note_lone_ack(now - at);
             }
         } else if advance > 0
-            && self.cold.rto.is_backed_off()
+            && self.rto.is_backed_off()
             && let Some(rtt) = self.echoed_rtt(now, seg.timestamps)
         {
-            self.cold.rto.sample(rtt);
+            self.rto.sample(rtt);
         }
     }
 
@@ -275,7 +275,7 @@ impl Connection {
         }
         if lost.start == una {
             // Never less than one RTO between this transmission and a timer retransmission.
-            self.cold.rack.rto_at = now + self.cold.rto.get();
+            self.cold.rack.rto_at = now + self.rto.get();
             if self.hot.timer == Timer::Retransmit {
                 self.hot.rtx_at = self.cold.rack.rto_at;
             }
@@ -288,12 +288,12 @@ impl Connection {
     /// retransmission of their own (then `from` is not `snd_next`).
     #[inline(never)]
     pub(super) fn note_burst(&mut self, now: Instant, from: StreamPos) {
-        if self.cold.vain_acks > 0 && now - self.hot.last_rx < self.cold.set.delayed_ack() {
+        if self.hot.vain_acks > 0 && now - self.hot.last_rx < self.hot.delayed_ack() {
             // These data carry the ACK of what came just before, or would have carried it.
-            self.cold.vain_acks = 0;
+            self.hot.vain_acks = 0;
         }
         if self.hot.sack_ok && from == self.hot.snd_next {
-            let apart = self.cold.rto.burst_interval();
+            let apart = self.rto.burst_interval();
             self.cold.board.on_burst(self.hot.snd_una, from, now, apart);
             self.hot.burst_at = now;
         }

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 /// Clock granularity G: that of the timestamps option, the coarser of our two sources.
 const GRANULARITY_NS: u64 = 1_000_000;
+const GRANULARITY_US: u32 = 1000;
 
 /// Samples that make one half of the window in which the estimator keeps the least round trip.
 const MIN_RTT_SAMPLES: u32 = 10_000;
@@ -35,8 +36,13 @@ pub(super) struct Rto {
     /// The last sample handed on ([`HANDED_ON`]), in ns, until a caller takes it; 0 when there is
     /// none. A sample beyond 4 s is limited to `u32::MAX`.
     fresh: u32,
-    min: u64,
-    max: u64,
+    /// The bounds of the timeout, in microseconds.
+    min_us: u32,
+    max_us: u32,
+}
+
+fn micros(d: Duration) -> u32 {
+    u32::try_from(d.as_nanos().div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
 fn nanos(d: Duration) -> u64 {
@@ -45,9 +51,9 @@ fn nanos(d: Duration) -> u64 {
 
 impl Rto {
     pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Rto {
-        let max = nanos(max).max(GRANULARITY_NS);
-        let min = nanos(min).clamp(GRANULARITY_NS, max);
-        let base = nanos(initial).clamp(min, max);
+        let max_us = micros(max).max(GRANULARITY_US);
+        let min_us = micros(min).clamp(GRANULARITY_US, max_us);
+        let base = nanos(initial).clamp(1000 * u64::from(min_us), 1000 * u64::from(max_us));
         Rto {
             srtt: NONE,
             rttvar: 0,
@@ -57,14 +63,24 @@ impl Rto {
             min_rtt: [NONE; 2],
             samples: 0,
             fresh: 0,
-            min,
-            max,
+            min_us,
+            max_us,
         }
+    }
+
+    /// Returns the least timeout, in ns.
+    fn min(&self) -> u64 {
+        1000 * u64::from(self.min_us)
+    }
+
+    /// Returns the longest timeout, in ns.
+    fn max(&self) -> u64 {
+        1000 * u64::from(self.max_us)
     }
 
     /// Takes a measurement (RFC 6298 2.2, 2.3) and ends the backoff.
     pub(super) fn sample(&mut self, rtt: Duration) {
-        let r = nanos(rtt).min(self.max).min(NONE - 1);
+        let r = nanos(rtt).min(self.max()).min(NONE - 1);
         let srtt = match self.srtt {
             NONE => {
                 self.rttvar = r / 2;
@@ -87,7 +103,7 @@ impl Rto {
             self.min_rtt = [self.min_rtt[1], NONE];
         }
         self.tail = (2 * srtt).max(TAIL_MIN_NS);
-        self.base = (srtt + GRANULARITY_NS.max(4 * self.rttvar)).clamp(self.min, self.max);
+        self.base = (srtt + GRANULARITY_NS.max(4 * self.rttvar)).clamp(self.min(), self.max());
         self.current = self.base;
     }
 
@@ -103,20 +119,20 @@ impl Rto {
 
     /// Sets the timeout to at least `min` from now on.
     pub(super) fn raise_min(&mut self, min: Duration) {
-        self.min = self.min.max(nanos(min)).min(self.max);
-        self.base = self.base.max(self.min);
-        self.current = self.current.max(self.min);
+        self.min_us = self.min_us.max(micros(min)).min(self.max_us);
+        self.base = self.base.max(self.min());
+        self.current = self.current.max(self.min());
     }
 
     /// Doubles the timeout (RFC 6298 5.5), up to the maximum.
     pub(super) fn back_off(&mut self) {
-        self.current = self.current.saturating_mul(2).min(self.max);
+        self.current = self.current.saturating_mul(2).min(self.max());
     }
 
     /// Sets the timeout for data transmission after a SYN that timed out, until the next sample
     /// (RFC 6298 5.7).
     pub(super) fn after_lost_syn(&mut self) {
-        self.base = self.base.max(3_000_000_000).min(self.max);
+        self.base = self.base.max(3_000_000_000).min(self.max());
         self.current = self.base;
     }
 
@@ -155,7 +171,7 @@ impl Rto {
     /// probes.
     pub(super) fn probe_interval(&self, times: u8) -> Duration {
         let doubled = self.base.saturating_mul(1u64.checked_shl(u32::from(times)).unwrap_or(0));
-        Duration::from_nanos(if doubled == 0 { self.max } else { doubled.min(self.max) })
+        Duration::from_nanos(if doubled == 0 { self.max() } else { doubled.min(self.max()) })
     }
 
     pub(super) fn srtt(&self) -> Option<Duration> {

@@ -16,6 +16,7 @@ mod check;
 
 use super::NEVER;
 use super::ranges::{MAX_RANGES, Range, Ranges};
+use core::mem::offset_of;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -109,6 +110,7 @@ const NOT_PROBED: StreamPos = StreamPos(u64::MAX);
 
 /// The sender's scoreboard (see the module documentation).
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(super) struct Scoreboard {
     sent: VecDeque<Sent>,
     sacked: Ranges,
@@ -148,6 +150,9 @@ impl Default for Scoreboard {
 }
 
 impl Scoreboard {
+    /// Bytes, from the first on, that the note of a burst touches.
+    pub(super) const BURST: usize = offset_of!(Scoreboard, sacked);
+
     /// Records that new bytes from `start` on are sent at `now`, the first at this instant; `una`
     /// is the oldest byte not acknowledged. Bytes beyond `start` count as not sent before. Bursts
     /// less than `apart` from each other count as one.

@@ -40,10 +40,10 @@ impl Connection {
         }
         if self.hot.pending.any(Pending::ACK) {
             let tx = self.segment(now, self.ack_pos(), Flags::ACK);
-            if self.cold.dup_acks_owed > 1 {
+            if self.hot.dup_acks_owed > 1 {
                 self.hot.pending.set(Pending::ACK);
             }
-            self.cold.dup_acks_owed = self.cold.dup_acks_owed.saturating_sub(1);
+            self.hot.dup_acks_owed = self.hot.dup_acks_owed.saturating_sub(1);
             return Some(tx);
         }
         None
@@ -88,7 +88,7 @@ impl Connection {
         if from >= end && !fin_due {
             return None;
         }
-        if self.hot.snd_una == self.hot.snd_max && now - self.hot.last_tx > self.cold.rto.get() {
+        if self.hot.snd_una == self.hot.snd_max && now - self.hot.last_tx > self.rto.get() {
             self.restart_after_idle(now);
         }
         let room = self.right_edge() - from;

@@ -14,14 +14,14 @@ impl Connection {
     /// Returns when the owner must next call [`handle_timeout`](Connection::handle_timeout).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let at = self.hot.rtx_at.min(self.hot.ack_at).min(self.cold.wait_at);
+        let at = self.hot.rtx_at.min(self.hot.ack_at).min(self.hot.wait_at);
         (at != NEVER).then_some(at)
     }
 
     /// Returns true if the instant of [`poll_timeout`](Connection::poll_timeout) has come.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.hot.rtx_at <= now || self.hot.ack_at <= now || self.cold.wait_at <= now
+        self.hot.rtx_at <= now || self.hot.ack_at <= now || self.hot.wait_at <= now
     }
 
     /// Runs the timers that have expired. A call that comes too early does nothing.
@@ -29,7 +29,7 @@ impl Connection {
         if self.hot.ack_at <= now {
             self.hot.ack_at = NEVER;
             self.hot.pending.set(Pending::ACK);
-            self.cold.vain_acks = self.cold.vain_acks.saturating_add(1);
+            self.hot.vain_acks = self.hot.vain_acks.saturating_add(1);
         }
         if self.hot.rtx_at <= now {
             self.hot.rtx_at = NEVER;
@@ -43,8 +43,8 @@ impl Connection {
                 _ => {}
             }
         }
-        if self.cold.wait_at <= now {
-            self.cold.wait_at = NEVER;
+        if self.hot.wait_at <= now {
+            self.hot.wait_at = NEVER;
             match self.hot.state {
                 State::TimeWait | State::Closed => {
                     let over = self.enter(Input::WaitOver);
@@ -76,7 +76,7 @@ impl Connection {
             return;
         }
         let set = &self.cold.set;
-        self.cold.wait_at = match set.keepalive_count {
+        self.hot.wait_at = match set.keepalive_count {
             0 => NEVER,
             _ => now.max(self.hot.last_rx + set.keepalive_idle()),
         };
@@ -88,12 +88,12 @@ impl Connection {
         // Bytes that are outstanding, or wait for the window, have timers of their own.
         if self.hot.rtx_at != NEVER || self.hot.snd_una < self.hot.snd_max {
             self.cold.keepalives = 0;
-            self.cold.wait_at = now + set.keepalive_idle();
+            self.hot.wait_at = now + set.keepalive_idle();
             return;
         }
         if idle_since + set.keepalive_idle() > now {
             self.cold.keepalives = 0;
-            self.cold.wait_at = idle_since + set.keepalive_idle();
+            self.hot.wait_at = idle_since + set.keepalive_idle();
             return;
         }
         if self.cold.keepalives >= set.keepalive_count {
@@ -103,7 +103,7 @@ impl Connection {
         self.cold.keepalives += 1;
         self.cold.counters.keepalives += 1;
         self.hot.pending.set(Pending::KEEPALIVE);
-        self.cold.wait_at = now + set.keepalive_interval();
+        self.hot.wait_at = now + set.keepalive_interval();
     }
 
     fn syn_timed_out(&mut self) {
@@ -115,7 +115,7 @@ impl Connection {
             return;
         }
         self.cold.syn_retries += 1;
-        self.cold.rto.back_off();
+        self.rto.back_off();
         self.hot.timed = None;
         self.hot.pending.set(Pending::SYN);
     }
@@ -135,7 +135,7 @@ impl Connection {
     /// it.
     pub(crate) fn withhold_syn(&mut self, now: Instant) {
         if self.hot.pending.take(Pending::SYN) {
-            self.hot.rtx_at = now + self.cold.rto.get();
+            self.hot.rtx_at = now + self.rto.get();
         }
     }
 
@@ -157,14 +157,14 @@ impl Connection {
             return;
         }
         self.cold.counters.timeouts += 1;
-        let first = self.cold.timeouts == 0;
-        self.cold.timeouts += 1;
-        if self.cold.timeouts == UNRESPONSIVE_AFTER {
+        let first = self.hot.timeouts == 0;
+        self.hot.timeouts += 1;
+        if self.hot.timeouts == UNRESPONSIVE_AFTER {
             self.cold.counters.unresponsive += 1;
-            self.cold.events.push(ConnEvent::Unresponsive);
+            self.hot.events.push(ConnEvent::Unresponsive);
         }
         self.hot.timed = None;
-        self.cold.rto.back_off();
+        self.rto.back_off();
         if self.hot.sack_ok && self.hot.snd_next == self.hot.snd_max {
             self.lose_all(now, first);
             return;

@@ -118,8 +118,8 @@ impl Connection {
     /// back.
     #[inline]
     pub(super) fn note_lone_ack(&mut self, rtt: Duration) {
-        let delay = rtt.saturating_sub(self.cold.rto.min_rtt());
-        self.cold.rack.ack_delay.acked(delay);
+        let delay = rtt.saturating_sub(self.rto.min_rtt());
+        self.ack_delay.acked(delay);
     }
 
     /// Checks whether an acknowledgment ends the outstanding probe (RFC 8985 section 7.4.2).
@@ -137,7 +137,7 @@ impl Connection {
             // A probe of new data arrived. If any segment was lost, RACK knows by now.
         } else if duplicate.is_some_and(|r| r.end == tail.end) {
             // The peer had only held the ACK back.
-            rack.ack_delay.needless_probe();
+            self.ack_delay.needless_probe();
         } else if una > tail.end {
             // The probe repaired a loss.
             if rack.phase == super::rack::Phase::Open {
@@ -148,7 +148,7 @@ impl Connection {
             // has both copies.
             return;
         } else {
-            rack.ack_delay.needless_probe();
+            self.ack_delay.needless_probe();
         }
         self.cold.rack.tail = None;
     }
@@ -180,7 +180,7 @@ impl Connection {
             self.hot.rtx_at = rto_at;
         } else if progress || self.hot.timer != Timer::Tail || self.hot.rtx_at == NEVER {
             self.hot.timer = Timer::Tail;
-            self.hot.rtx_at = now + self.cold.rto.tail();
+            self.hot.rtx_at = now + self.rto.tail();
         }
     }
 
@@ -189,7 +189,7 @@ impl Connection {
     pub(super) fn arm_after_sending(&mut self, now: Instant) {
         if self.hot.sack_ok && !self.hot.disorder {
             self.hot.timer = Timer::Tail;
-            self.hot.rtx_at = now + self.cold.rto.tail();
+            self.hot.rtx_at = now + self.rto.tail();
         } else {
             self.hot.timer = Timer::Retransmit;
             self.hot.rtx_at = now + self.timeout();
@@ -200,12 +200,8 @@ impl Connection {
     /// Returns the retransmission timeout. Where the peer may hold back its ACK, the timeout is at
     /// least the time that the delayed ACK takes to arrive.
     fn timeout(&self) -> Duration {
-        let rto = self.cold.rto.get();
-        if self.may_be_delayed() {
-            rto.max(self.cold.rto.tail() + self.cold.rack.ack_delay.get())
-        } else {
-            rto
-        }
+        let rto = self.rto.get();
+        if self.may_be_delayed() { rto.max(self.rto.tail() + self.ack_delay.get()) } else { rto }
     }
 
     /// Returns true if so little is outstanding that the peer need not acknowledge it at once (RFC
@@ -248,9 +244,9 @@ impl Connection {
         }
         // Sending a segment does not postpone the timer, and the timer was set without knowing how
         // much would be outstanding. Compute the due time again.
-        let mut timeout = self.cold.rto.tail();
+        let mut timeout = self.rto.tail();
         if self.may_be_delayed() {
-            timeout += self.cold.rack.ack_delay.get();
+            timeout += self.ack_delay.get();
         }
         let due = self.hot.last_tx.max(self.hot.progress_at) + timeout;
         if due > now {

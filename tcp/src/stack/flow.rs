@@ -15,6 +15,8 @@ use siphasher::sip::SipHasher13;
 /// template and input of its own. The stack has none of these, so it cannot confuse IPv4 with
 /// IPv6.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Without four bytes of padding, which each connection would have.
+#[repr(C, packed(4))]
 pub(super) struct FlowKey {
     addrs: u64,
     ports: u32,

@@ -26,6 +26,7 @@ use super::list::Link;
 use super::peers::Excess;
 use super::slab::{Entry, NextHop, Owner};
 use super::template::HeaderTemplate;
+use super::timers::NEVER;
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
@@ -453,6 +454,7 @@ impl<S: SendQueue + Default> Stack<S> {
             soft_error: None,
             attached: true,
             muted: false,
+            armed: NEVER,
         });
         let hash = flow.hash(&self.ids.flow);
         let Some(id) = id.filter(|id| self.flows.insert(hash, id.slot())) else {

@@ -89,9 +89,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         e.template.fill(mac, &seg, e.conn.sack_blocks(), body, self.offloads, frame);
         let more = e.conn.wants_transmit(e.end()) || e.has_changed();
-        if let Some(at) = e.conn.poll_timeout() {
-            self.timers.arm(index, at);
-        }
+        e.arm(&mut self.timers, index);
         self.counters.tx_segments += u64::from(segments);
         (segments, more)
     }

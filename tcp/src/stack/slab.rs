@@ -2,13 +2,16 @@
 
 use core::mem::offset_of;
 
-use heddle_base::{Fetch, StreamPos};
+use heddle_base::{Fetch, Instant, StreamPos};
 use heddle_types::ConnId;
 
 use super::event::{EventKind, IcmpError, PendingEvents};
 use super::flow::FlowKey;
 use super::list::{Link, Linked};
 use super::template::HeaderTemplate;
+#[cfg(doc)]
+use super::timers::NEVER;
+use super::timers::Timers;
 use crate::wire::MacAddr;
 use crate::{Connection, SendQueue, SeqNumber, State};
 
@@ -39,27 +42,33 @@ pub(super) const AGE: usize = 1;
 /// The list by age of all half-open connections.
 pub(super) const HALF_OPEN: usize = 2;
 
-/// A connection with the stack's data about it.
+/// A connection with the stack's data about it, in the order of use: first the fields by which a
+/// segment finds its connection, then the owner's data and the connection, whose hot fields follow
+/// each other without a gap if the owner's data are hot at their end. The fields after the
+/// connection are for segments that are sent, and then for few.
+#[repr(C)]
 pub(super) struct Entry<S> {
-    pub(super) conn: Connection,
-    pub(super) user: S,
-    pub(super) template: HeaderTemplate,
-    pub(super) flow: FlowKey,
     pub(super) owner: Owner,
-    pub(super) next_hop: NextHop,
-    pub(super) links: [Link; 3],
-    pub(super) iss: SeqNumber,
-    /// The listener at which the peer's count includes this connection; `None` for an active or a
-    /// released connection.
-    pub(super) listener: Option<u32>,
+    pub(super) flow: FlowKey,
     /// Events that the owner has not taken yet.
     pub(super) events: PendingEvents,
-    /// The last ICMP error about the connection.
-    pub(super) soft_error: Option<IcmpError>,
     /// True if the connection is in the flow table.
     pub(super) attached: bool,
     /// True if the connect failed: the owner does not want further events of the connection.
     pub(super) muted: bool,
+    /// The time for which the connection's timer is armed; [`NEVER`] if it is not.
+    pub(super) armed: Instant,
+    pub(super) user: S,
+    pub(super) conn: Connection,
+    pub(super) next_hop: NextHop,
+    pub(super) links: [Link; 3],
+    pub(super) template: HeaderTemplate,
+    /// The last ICMP error about the connection.
+    pub(super) soft_error: Option<IcmpError>,
+    pub(super) iss: SeqNumber,
+    /// The listener at which the peer's count includes this connection; `None` for an active or a
+    /// released connection.
+    pub(super) listener: Option<u32>,
 }
 
 impl<S: SendQueue> Entry<S> {
@@ -78,6 +87,18 @@ impl<S> Entry<S> {
     #[inline]
     pub(super) fn has_changed(&self) -> bool {
         self.conn.has_events() || !self.events.is_empty() || self.conn.state() == State::Closed
+    }
+
+    /// Makes the timer of the connection, whose index this is, come up when the connection needs
+    /// it, unless it comes up earlier anyway.
+    #[inline]
+    pub(super) fn arm(&mut self, timers: &mut Timers, index: u32) {
+        if let Some(at) = self.conn.poll_timeout()
+            && at < self.armed
+        {
+            self.armed = at;
+            timers.arm(index, at);
+        }
     }
 
     /// Returns true if the connection waits for the next hop's hardware address.
@@ -107,6 +128,7 @@ impl SendQueue for Drained {
     }
 }
 
+#[repr(C)]
 struct Slot<S> {
     generation: u32,
     entry: Option<Entry<S>>,
@@ -213,14 +235,14 @@ impl<S> Slab<S> {
     #[inline]
     pub(super) fn fetch(&self, index: u32, fetch: impl Fetch) {
         let Some(slot) = self.slot(index) else { return };
-        fetch.value(&slot.generation);
         // Whether the slot has an entry is in memory that is not there yet.
-        let start = core::ptr::from_ref(&slot.entry).cast::<u8>();
-        let conn = offset_of!(Entry<S>, conn);
-        let after = conn + size_of::<Connection>();
-        fetch.bytes(start, conn);
-        fetch.bytes(start.wrapping_add(conn + Connection::HOT.start), Connection::HOT.len());
-        fetch.bytes(start.wrapping_add(after), size_of::<Entry<S>>() - after);
+        let start = core::ptr::from_ref(slot).cast::<u8>();
+        let entry = start.wrapping_add(offset_of!(Slot<S>, entry));
+        let conn = entry.wrapping_add(offset_of!(Entry<S>, conn));
+        fetch.bytes(start, conn.addr() - start.addr());
+        Connection::fetch(conn, fetch);
+        let sends = offset_of!(Entry<S>, next_hop)..offset_of!(Entry<S>, soft_error);
+        fetch.bytes(entry.wrapping_add(sends.start), sends.len());
     }
 
     #[inline]

@@ -173,6 +173,15 @@ fn read_tcp(frame: &[u8]) -> (TcpHeader, Segment) {
     (h, h.segment)
 }
 
+/// Checks that each connection knows the time for which its timer is armed.
+fn check_timers(s: &Stack<ByteQueue>) {
+    for index in 0..s.conns.end() {
+        if let Some(e) = s.conns.get(index) {
+            assert_eq!(e.armed, s.timers.armed(index), "connection {index}");
+        }
+    }
+}
+
 /// Completes the handshake of a connection from A:1000 to B. Returns its key, and the next sequence
 /// numbers of A and of B.
 fn established(b: &mut Stack<ByteQueue>, now: Instant) -> (ConnId, u32, u32) {

@@ -4,13 +4,15 @@
 //! When the timer comes up the owner checks the real deadline and arms the timer again. A
 //! connection under traffic postpones its retransmission with every ACK; lazy timers reduce the
 //! cost of this to one spurious wake-up per timeout. The heap never has more entries than indices.
+//! The entry of a connection repeats the time for which its timer is armed, so that a segment that
+//! changes nothing here needs no line of the heap (`Entry::arm`).
 
 use heddle_base::Instant;
 
 const ABSENT: u32 = u32::MAX;
 
 /// The instant of `next` while no timer is armed.
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
+pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// The heap. `place[index]` is the position of the entry of `index` in the heap.
 #[derive(Debug)]
@@ -18,8 +20,16 @@ pub(super) struct Timers {
     /// The time of the first entry, which every turn of a worker reads; [`NEVER`] while the heap is
     /// empty.
     next: Instant,
-    heap: Vec<(Instant, u32)>,
+    heap: Vec<Armed>,
     place: Vec<u32>,
+}
+
+/// An entry of the heap, without padding.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed(4))]
+struct Armed {
+    at: Instant,
+    index: u32,
 }
 
 impl Default for Timers {
@@ -30,7 +40,7 @@ impl Default for Timers {
 
 impl Timers {
     /// Bytes for each index.
-    pub(super) const ENTRY: usize = size_of::<(Instant, u32)>() + size_of::<u32>();
+    pub(super) const ENTRY: usize = size_of::<Armed>() + size_of::<u32>();
 
     /// Returns timers with room for indices below `max`.
     pub(super) fn with_capacity(max: usize) -> Timers {
@@ -40,6 +50,13 @@ impl Timers {
     /// Returns when the first timer comes up.
     pub(super) fn next(&self) -> Option<Instant> {
         (self.next != NEVER).then_some(self.next)
+    }
+
+    /// Returns the time for which the timer of `index` is armed; [`NEVER`] if it is not.
+    #[cfg(test)]
+    pub(super) fn armed(&self, index: u32) -> Instant {
+        let place = self.place.get(index as usize);
+        place.and_then(|&pos| self.heap.get(pos as usize)).map_or(NEVER, |armed| armed.at)
     }
 
     /// Returns the number of armed timers.
@@ -60,7 +77,7 @@ impl Timers {
     pub(super) fn arm(&mut self, index: u32, at: Instant) {
         // As a rule the timer already comes up earlier; the heap has no entry at `ABSENT`.
         if let Some(&pos) = self.place.get(index as usize)
-            && let Some(&(armed, _)) = self.heap.get(pos as usize)
+            && let Some(&Armed { at: armed, .. }) = self.heap.get(pos as usize)
             && armed <= at
         {
             return;
@@ -76,11 +93,11 @@ impl Timers {
         }
         let pos = match self.place[i] {
             ABSENT => {
-                self.heap.push((at, index));
+                self.heap.push(Armed { at, index });
                 self.heap.len() - 1
             }
             pos => {
-                self.heap[pos as usize].0 = at;
+                self.heap[pos as usize].at = at;
                 pos as usize
             }
         };
@@ -91,7 +108,7 @@ impl Timers {
     /// Returns the first index whose timer is due. The timer stays armed.
     #[inline]
     pub(super) fn due(&self, now: Instant) -> Option<u32> {
-        self.heap.first().filter(|&&(at, _)| at <= now).map(|&(_, index)| index)
+        self.heap.first().filter(|first| { first.at } <= now).map(|first| first.index)
     }
 
     /// Disarms the first timer that is due and returns its index.
@@ -104,7 +121,7 @@ impl Timers {
     /// Makes the first timer, which is due, come up at `at` instead.
     pub(super) fn put_off(&mut self, at: Instant) {
         if let Some(first) = self.heap.first_mut() {
-            first.0 = at;
+            first.at = at;
             self.sift_down(0);
             self.note_next();
         }
@@ -120,7 +137,7 @@ impl Timers {
     }
 
     fn remove(&mut self, pos: usize) {
-        let (_, index) = self.heap.swap_remove(pos);
+        let Armed { index, .. } = self.heap.swap_remove(pos);
         self.place[index as usize] = ABSENT;
         if pos < self.heap.len() {
             let pos = self.sift_up(pos);
@@ -130,13 +147,13 @@ impl Timers {
     }
 
     fn note_next(&mut self) {
-        self.next = self.heap.first().map_or(NEVER, |&(at, _)| at);
+        self.next = self.heap.first().map_or(NEVER, |first| first.at);
     }
 
     fn sift_up(&mut self, mut pos: usize) -> usize {
         while pos > 0 {
             let parent = (pos - 1) / 2;
-            if self.heap[parent].0 <= self.heap[pos].0 {
+            if { self.heap[parent].at } <= { self.heap[pos].at } {
                 break;
             }
             self.heap.swap(parent, pos);
@@ -150,14 +167,14 @@ impl Timers {
     fn sift_down(&mut self, mut pos: usize) {
         loop {
             let left = 2 * pos + 1;
-            let Some(&(mut least, _)) = self.heap.get(left) else { break };
+            let Some(&Armed { at: mut least, .. }) = self.heap.get(left) else { break };
             let mut child = left;
-            if let Some(&(right, _)) = self.heap.get(left + 1)
+            if let Some(&Armed { at: right, .. }) = self.heap.get(left + 1)
                 && right < least
             {
                 (child, least) = (left + 1, right);
             }
-            if self.heap[pos].0 <= least {
+            if { self.heap[pos].at } <= least {
                 break;
             }
             self.heap.swap(child, pos);
@@ -168,7 +185,7 @@ impl Timers {
     }
 
     fn note(&mut self, pos: usize) {
-        let index = self.heap[pos].1 as usize;
+        let index = self.heap[pos].index as usize;
         // Positions are below the number of indices, which are `u32`.
         self.place[index] = u32::try_from(pos).unwrap_or(ABSENT);
     }

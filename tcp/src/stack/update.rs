@@ -58,13 +58,11 @@ impl<S: SendQueue + Default> Stack<S> {
     /// nothing to send.
     #[inline]
     pub(super) fn update_idle(&mut self, index: u32) {
-        let Some(e) = self.conns.get(index) else { return };
+        let Some(e) = self.conns.get_mut(index) else { return };
         if e.has_changed() {
             return self.update_changed(index);
         }
-        if let Some(at) = e.conn.poll_timeout() {
-            self.timers.arm(index, at);
-        }
+        e.arm(&mut self.timers, index);
     }
 
     /// Does the work of [`Stack::update_idle`] for a connection with events, or one that is over.
@@ -86,9 +84,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if !e.events.is_empty() {
             self.eventful.push(index);
         }
-        if let Some(at) = e.conn.poll_timeout() {
-            self.timers.arm(index, at);
-        }
+        e.arm(&mut self.timers, index);
         let closed = e.conn.state() == State::Closed;
         if accepted {
             self.established(index);

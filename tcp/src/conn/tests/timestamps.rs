@@ -302,7 +302,7 @@ fn test_paws_drops_old_segments_in_every_state() {
             for len in [0, 100] {
                 let mut b = Bench::in_state(state);
                 (b.c.hot.ts_ok, b.c.hot.ts_recent, b.c.hot.last_rx) = (true, 1000, b.now);
-                let wait_at = b.c.cold.wait_at;
+                let wait_at = b.c.hot.wait_at;
                 let at = |p: StreamPos| i32::try_from(p.0).unwrap();
                 // This segment would move every state on: an ACK of all that we sent, bytes, the
                 // end.
@@ -314,7 +314,7 @@ fn test_paws_drops_old_segments_in_every_state() {
                 assert_eq!((out.payload, out.acked), (None, None), "{what}");
                 assert_eq!((b.c.state(), b.events()), (state, vec![]), "{what}");
                 assert_eq!((b.c.snd_una(), b.c.rcv_nxt()), before, "{what}");
-                assert_eq!((b.count().paws_drops, b.c.cold.wait_at), (1, wait_at), "{what}");
+                assert_eq!((b.count().paws_drops, b.c.hot.wait_at), (1, wait_at), "{what}");
                 assert!(b.c.hot.pending.any(super::super::Pending::ACK), "{what}: acknowledged");
                 // The connection does not drop a segment as new as the last.
                 b.recv(&Segment { timestamps: Some(Timestamps { val: 1000, ecr: 1 }), ..seg });

@@ -11,6 +11,7 @@ use crate::fuzz;
 fn check_bounds(b: &Stack<ByteQueue>) {
     let max = b.cfg.max_conns;
     assert!(b.conns.len() <= max && b.timers.len() <= max && b.ready.len() <= max);
+    check_timers(b);
     assert!(b.eventful.len() <= max && b.half_open.len() <= max && b.peers.len() <= max);
     assert!(b.control.len() <= 5 * control::MAX_EACH && b.neighbors.len() <= b.cfg.max_neighbors);
 }

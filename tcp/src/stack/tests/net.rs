@@ -62,6 +62,7 @@ impl Host {
     }
 
     fn take_events(&mut self) {
+        check_timers(&self.stack);
         while let Some(e) = self.stack.poll_event() {
             self.events.push(e);
         }
