@@ -110,23 +110,42 @@ pub(super) fn arguments(name: &str, args: &str, mtu: u16, queues: usize) -> Stri
     }
 }
 
+/// Adds the size and the number of the slots of the rings that `net_af_packet` shares with the kernel.
 fn slots(name: &str, args: &str, mtu: u16) -> String {
+    // The kernel drops a frame that finds no free slot. The driver's 512 slots of 2048 bytes hold
+    // less than the window of one connection (1 MiB of payload), so a worker that loses its
+    // processor for a moment would lose frames. Slots of 4 MiB hold the windows of a few. They are
+    // at least 512, so that blocks (below) divide them.
+    const SLOTS: u32 = 512;
+    const BYTES: u32 = 4 << 20;
     // A frame shares its slot, of 2048 bytes by default, with 66 bytes of the kernel's; the kernel
     // would drop longer frames. Slots are aligned to 16 bytes. The driver assumes that slots lie
     // without gaps, so a block, which consists of whole pages, must also consist of whole slots: a
-    // power of two of them, at most 256, which divides the 512 slots that there are. A slot must
-    // not be longer than a buffer of the pool, so it is not rounded further.
+    // power of two of them, at most 256, which divides the number of slots. A slot must not be
+    // longer than a buffer of the pool, so it is not rounded further.
     const SLOT: u32 = 2048;
     const PAGE: u32 = 4096;
     let needed = u32::from(mtu) + 18 + 66;
-    let given = args.split(',').any(|a| a.starts_with("framesz="));
-    if !name.starts_with("net_af_packet") || given || needed <= SLOT {
+    let given = |key: &str| args.split(',').any(|a| a.starts_with(key));
+    if !name.starts_with("net_af_packet") || given("framesz=") {
         return args.to_owned();
     }
-    let slot = needed.next_multiple_of(16);
-    let block = slot * (PAGE >> slot.trailing_zeros().min(PAGE.trailing_zeros()));
-    let comma = if args.is_empty() { "" } else { "," };
-    format!("{args}{comma}framesz={slot},blocksz={block}")
+    let mut all = args.to_owned();
+    let mut add = |key: &str, value: u32| {
+        let comma = if all.is_empty() { "" } else { "," };
+        all = format!("{all}{comma}{key}{value}");
+    };
+    let slot = if needed <= SLOT { SLOT } else { needed.next_multiple_of(16) };
+    if slot > SLOT {
+        add("framesz=", slot);
+        add("blocksz=", slot * (PAGE >> slot.trailing_zeros().min(PAGE.trailing_zeros())));
+    }
+    let slots = (BYTES / slot).next_power_of_two().max(SLOTS);
+    // A caller that chooses the size of blocks also chooses how many slots they make.
+    if slots > SLOTS && !given("framecnt=") && !given("blocksz=") {
+        add("framecnt=", slots);
+    }
+    all
 }
 
 #[cfg(test)]
@@ -140,14 +159,18 @@ mod tests {
         assert!(Quirks::of("net_tap", "iface=t0").shares_mac);
         assert!(!Quirks::of("net_tap", "iface=t0,remote=eth0").shares_mac);
         let (p, a) = ("net_af_packet0", "iface=e0");
-        assert_eq!(arguments(p, a, 1500, 1), a);
-        assert_eq!(arguments(p, a, 1964, 1), a);
-        assert_eq!(arguments(p, a, 1965, 1), "iface=e0,framesz=2064,blocksz=528384");
+        assert_eq!(arguments(p, a, 1500, 1), "iface=e0,framecnt=2048");
+        assert_eq!(arguments(p, a, 1964, 1), "iface=e0,framecnt=2048");
+        assert_eq!(arguments(p, "framecnt=64,iface=e0", 1500, 1), "framecnt=64,iface=e0");
+        assert_eq!(arguments(p, "iface=e0,blocksz=8192", 1500, 1), "iface=e0,blocksz=8192");
+        let of_1965 = "iface=e0,framesz=2064,blocksz=528384,framecnt=2048";
+        assert_eq!(arguments(p, a, 1965, 1), of_1965);
         assert_eq!(arguments(p, a, 9000, 1), "iface=e0,framesz=9088,blocksz=290816");
         assert_eq!(arguments(p, "framesz=8192,iface=e0", 9000, 1), "framesz=8192,iface=e0");
         assert_eq!(arguments("net_tap0", "iface=t0", 9000, 4), "iface=t0");
-        assert_eq!(arguments(p, a, 1500, 2), "iface=e0,qpairs=2");
-        assert_eq!(arguments(p, "qpairs=4,iface=e0", 1500, 2), "qpairs=4,iface=e0");
+        assert_eq!(arguments(p, a, 1500, 2), "iface=e0,qpairs=2,framecnt=2048");
+        let of_four = "qpairs=4,iface=e0,framecnt=2048";
+        assert_eq!(arguments(p, "qpairs=4,iface=e0", 1500, 2), of_four);
         assert_eq!(arguments("net_af_xdp0", a, 1500, 2), "iface=e0,queue_count=2");
         assert_eq!(arguments("net_memif0", "", 1500, 2), "");
         assert!(Quirks::of("net_vhost", "iface=/tmp/s,tso=1").joins);
