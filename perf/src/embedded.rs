@@ -1,10 +1,10 @@
 //! Both ends of a benchmark in one process, or the client alone.
 //!
-//! A [`Pair`] is two RNICs that rings or a vhost-user socket connect, or one RNIC that connects to
-//! itself. [`Pair::run`] runs one size on the pair: on the calling thread alone, which polls both
-//! RNICs and steps client and server in turn; or on two threads, each bound to a processor. A program
-//! makes a pair once and runs it any number of times, since pools of packet buffers live as long as
-//! the process.
+//! A [`Pair`] is two RNICs that rings, a vhost-user socket or a link outside of the process connect,
+//! or one RNIC that connects to itself. [`Pair::run`] runs one size on the pair: on the calling
+//! thread alone, which polls both RNICs and steps client and server in turn; or on two threads, each
+//! bound to a processor. A program makes a pair once and runs it any number of times, since pools of
+//! packet buffers live as long as the process.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use heddle_base::Seed;
 use heddle_ctl::{Detached, Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup, Snapshot};
 use heddle_dataplane::{
-    Clock, Eal, FaultConfig, LcoreError, LcoreWorker, Offloads, WorkerSnapshot,
+    Clock, Eal, FaultConfig, LcoreError, LcoreWorker, Offloads, PortSource, WorkerSnapshot,
 };
 use heddle_services::Limits;
 use heddle_services::Serve as _;
@@ -78,7 +78,7 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)
 /// The address of a server that shares the client's RNIC.
 const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471);
 
-/// Two RNICs that rings connect, or one RNIC that connects to itself.
+/// Two RNICs that a wire connects, or one RNIC that connects to itself.
 pub struct Pair {
     sides: Option<(Side, ServerSide)>,
     workers: usize,
@@ -110,6 +110,31 @@ pub(crate) fn fault_config(f: &Faults) -> FaultConfig {
     }
 }
 
+/// Returns the configuration of the RNIC with address 10.0.0.`n`, for all runs of `spec`.
+fn pair_config(spec: &BenchSpec, workers: usize) -> impl Fn(u8) -> EndpointConfig {
+    let seed = Seed::from_u64(spec.faults.seed);
+    let rings = spec.wire == Wire::RingTso;
+    move |n: u8| EndpointConfig {
+        mtu: spec.mtu,
+        memory: memory_for(spec),
+        // Each worker needs room for completion queues.
+        queues: queues_for(spec) + (workers - 1) * cqs_for(spec),
+        workers,
+        frames: frames_for(spec),
+        offloads: Offloads { rings, ..spec.offloads },
+        max_conns: 2 * spec.qps as usize + 16,
+        max_mrs: mrs_for(spec),
+        fault: fault_config(&spec.faults),
+        // No packet of an old connection is in flight after the ring is empty, and the next
+        // size needs the connection's place.
+        tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
+        ..EndpointConfig::with_seed(
+            Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
+            seed.derive(n.into()),
+        )
+    }
+}
+
 /// How the two sides of a pair are connected.
 struct Topology {
     wire: Wire,
@@ -128,27 +153,7 @@ impl Pair {
     /// Sets up the same with `workers` workers on either side, each connected to its counterpart by
     /// the wire of `spec`. The workers share the connections evenly.
     pub fn with_workers(eal: &Eal, spec: &BenchSpec, workers: usize) -> Result<Pair, BenchError> {
-        let seed = Seed::from_u64(spec.faults.seed);
-        let rings = spec.wire == Wire::RingTso;
-        let config = |n: u8| EndpointConfig {
-            mtu: spec.mtu,
-            memory: memory_for(spec),
-            // Each worker needs room for completion queues.
-            queues: queues_for(spec) + (workers - 1) * cqs_for(spec),
-            workers,
-            frames: frames_for(spec),
-            offloads: Offloads { rings, ..spec.offloads },
-            max_conns: 2 * spec.qps as usize + 16,
-            max_mrs: mrs_for(spec),
-            fault: fault_config(&spec.faults),
-            // No packet of an old connection is in flight after the ring is empty, and the next
-            // size needs the connection's place.
-            tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
-            ..EndpointConfig::with_seed(
-                Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
-                seed.derive(n.into()),
-            )
-        };
+        let config = pair_config(spec, workers);
         // Names of devices are unique in the process.
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
@@ -158,6 +163,20 @@ impl Pair {
         };
         let (a, b) = pair(eal, &name, &config(1), &config(2))?;
         Pair::of(eal, spec, a, Some(b), Topology { wire: spec.wire, server: SERVER, workers })
+    }
+
+    /// Sets up the same on the devices of client and server, which a link outside of the process
+    /// joins: a pair of virtual interfaces, or a cable.
+    pub fn on_devices(
+        eal: &Eal,
+        spec: &BenchSpec,
+        workers: usize,
+        [client, server]: [&PortSource; 2],
+    ) -> Result<Pair, BenchError> {
+        let config = pair_config(spec, workers);
+        let a = Endpoint::open(eal, client, &config(1))?;
+        let b = Endpoint::open(eal, server, &config(2))?;
+        Pair::of(eal, spec, a, Some(b), Topology { wire: Wire::Vdev, server: SERVER, workers })
     }
 
     /// Sets up one RNIC with client and server as two of its applications. The RNIC copies data

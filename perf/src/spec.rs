@@ -112,8 +112,8 @@ pub struct BenchSpec {
     pub mpa: MpaOptions,
     /// The size of the largest IP packet in bytes.
     pub mtu: u16,
-    /// The medium between two RNICs of this process: [`Wire::Ring`], [`Wire::RingTso`] or
-    /// [`Wire::Vhost`].
+    /// The medium between two RNICs of this process: [`Wire::Ring`], [`Wire::RingTso`],
+    /// [`Wire::Vhost`], or [`Wire::Vdev`] with devices that the caller names.
     pub wire: Wire,
     /// The work that the ports may do by themselves.
     pub offloads: Offloads,

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 use heddle::connection::CrcPolicy;
-use heddle::dpdk::CoreList;
+use heddle::dpdk::{CoreList, PortSource, VdevArg};
 use heddle::rnic::MAX_WORKERS;
 use heddle::units::{Probability, Size, Sizes, Span};
 use heddle::{Eal, EalConfig, EndpointConfig, Seed};
@@ -92,6 +92,9 @@ pub(crate) struct Args {
     /// The wire between client and server
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
+    /// The server's device of --wire vdev, in the syntax of --vdev
+    #[arg(long, value_name = "ARGS", requires = "vdev", conflicts_with = "connect")]
+    server_vdev: Option<VdevArg>,
     /// Processors, one for each worker: the first half for the client, the others for the server;
     /// with --connect all for the client, with --socket one, of the program. Connections are spread
     /// over the workers of a side, the first of which shares its processor with the program. A
@@ -169,6 +172,9 @@ enum WireArg {
     /// processor. Without a CRC and markers, the worker moves data from one to the other by one
     /// copy
     Loop,
+    /// Two devices of this process, --vdev for the client and --server-vdev for the server, that a
+    /// link outside of it joins, as a pair of virtual interfaces does
+    Vdev,
 }
 
 impl WireArg {
@@ -178,6 +184,7 @@ impl WireArg {
             WireArg::Ring | WireArg::Loop => Wire::Ring,
             WireArg::RingTso => Wire::RingTso,
             WireArg::Vhost => Wire::Vhost,
+            WireArg::Vdev => Wire::Vdev,
         }
     }
 }
@@ -266,21 +273,34 @@ impl Args {
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Refuses options that need a device.
+    /// Refuses options that need a device, or another.
     fn check_ring(&self) -> Result<(), Failure> {
         let net = &self.rnic.net;
-        let device = net.vdev.is_some() || net.pci.is_some() || self.rnic.socket.is_some();
-        if device || !net.ips.is_empty() {
+        let pair = self.wire == WireArg::Vdev;
+        let device = net.pci.is_some() || self.rnic.socket.is_some();
+        if device || !net.ips.is_empty() || (net.vdev.is_some() && !pair) {
             return Err(Failure::usage(
-                "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring",
+                "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring; \
+                 --vdev goes with --wire vdev, too",
             ));
         }
-        if net.offloads.is_some() && self.wire != WireArg::Vhost {
+        if self.server_vdev.is_some() && !pair {
+            return Err(Failure::usage("--server-vdev goes with --wire vdev"));
+        }
+        if net.offloads.is_some() && !pair && self.wire != WireArg::Vhost {
             return Err(Failure::usage(
-                "--offloads goes with a device: with --connect, or with --wire vhost",
+                "--offloads goes with a device: with --connect, or with --wire vhost or vdev",
             ));
         }
         Ok(())
+    }
+
+    /// Returns the devices of client and server.
+    fn devices(&self) -> Result<[PortSource; 2], Failure> {
+        match (&self.rnic.net.vdev, &self.server_vdev) {
+            (Some(ours), Some(theirs)) => Ok([ours, theirs].map(|d| PortSource::Vdev(d.clone()))),
+            _ => Err(Failure::usage("--wire vdev needs two devices: --vdev and --server-vdev")),
+        }
     }
 
     /// Refuses options that need the ring.
@@ -377,20 +397,20 @@ fn measure(
 
 fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<Point<BenchReport>>, Failure> {
     args.check_ring()?;
+    let devices = (args.wire == WireArg::Vdev).then(|| args.devices()).transpose()?;
     let cores = args.cores()?;
     let workers = (cores.len() / 2).max(1);
     let eal = start(args, spec.mtu, 2 * workers)?;
-    let mut pair = match args.wire {
-        WireArg::Ring | WireArg::RingTso | WireArg::Vhost => {
-            Pair::with_workers(&eal, spec, workers)?
-        }
-        WireArg::Loop if workers > 1 => {
+    let mut pair = match (args.wire, &devices) {
+        (_, Some([ours, theirs])) => Pair::on_devices(&eal, spec, workers, [ours, theirs])?,
+        (WireArg::Loop, _) if workers > 1 => {
             return Err(Failure::usage("--wire loop has one worker: it takes two processors"));
         }
-        WireArg::Loop if !spec.faults.is_none() => {
+        (WireArg::Loop, _) if !spec.faults.is_none() => {
             return Err(Failure::usage("--loss, --reorder and --dup need frames: --wire ring"));
         }
-        WireArg::Loop => Pair::looped(&eal, spec)?,
+        (WireArg::Loop, _) => Pair::looped(&eal, spec)?,
+        _ => Pair::with_workers(&eal, spec, workers)?,
     };
     let progress = pair.progress.clone();
     measure(args, spec, &progress, |run| {

@@ -42,6 +42,28 @@ fn test_bench_writes_json_to_stdout_and_the_table_to_stderr() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "no file called -");
 }
 
+/// Here shared memory joins the two devices of the process; a pair of interfaces is no different.
+#[test]
+fn test_bench_measures_between_two_devices_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = |n, role| {
+        let socket = dir.path().join("memif");
+        format!("net_memif{n},role={role},socket={},socket-abstract=no", socket.display())
+    };
+    // The driver's server comes before its client.
+    let (ours, theirs) = (device(0, "server"), device(1, "client"));
+    let wire = ["--wire", "vdev", "--vdev", &ours, "--server-vdev", &theirs];
+    let out = bench(&[&wire[..], &["--verify", "--json", "-"]].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let v: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let run = &v["results"][0]["runs"][0];
+    assert!(run["ops"].as_u64() > Some(0) && run["verified"] == true, "{run}");
+    assert_eq!(v["parameters"]["wire"], "vdev");
+    for side in ["client", "server"] {
+        assert!(run["counters"][side]["worker_busy_polls"].as_u64() > Some(0), "{run}");
+    }
+}
+
 #[test]
 fn test_bench_writes_csv_json_and_page_in_one_run() {
     let dir = tempfile::tempdir().unwrap();
