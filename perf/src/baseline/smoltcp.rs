@@ -1,4 +1,4 @@
-//! smoltcp's TCP, for throughput.
+//! smoltcp's TCP, for throughput and round trips.
 //!
 //! A single thread runs two of smoltcp's interfaces, and a queue of frames in memory is the link
 //! between them, as `heddle bench --inline` does with Heddle's own stack. Frames have at most 1,514
@@ -13,6 +13,8 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant as WallClock};
+
+use crate::latency::{Latency, Recorder};
 
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -42,6 +44,8 @@ pub struct Bulk {
     pub ack_delay: Option<Duration>,
     /// How the program reads received bytes.
     pub receive: Receive,
+    /// The most bytes that the sending program writes at a time.
+    pub message: usize,
     /// The duration of the measurement, after a tenth of it to warm up.
     pub duration: Duration,
 }
@@ -49,7 +53,27 @@ pub struct Bulk {
 impl Bulk {
     /// A transfer with MTU 1500 and the given buffers, for `duration`.
     pub fn new(buffer: usize, receive: Receive, duration: Duration) -> Bulk {
-        Bulk { mtu: 1500, buffer, link: 256, ack_delay: None, receive, duration }
+        let (mtu, link, message) = (1500, 256, PATTERN);
+        Bulk { mtu, buffer, link, ack_delay: None, receive, message, duration }
+    }
+
+    /// Finds the fastest settings for packets of `mtu` bytes and writes of `message` bytes, by trials
+    /// of that duration.
+    pub fn fastest(mtu: usize, message: usize, trial: Duration) -> Result<Bulk, SmoltcpError> {
+        let mut best: Option<(f64, Bulk)> = None;
+        for buffer in [64, 128, 256, 512, 1024, 4096] {
+            for link in [16, 64, 256] {
+                for receive in [Receive::Copy, Receive::InPlace] {
+                    let bulk =
+                        Bulk { mtu, link, message, ..Bulk::new(buffer << 10, receive, trial) };
+                    let speed = bulk.run()?.gbit_per_s();
+                    if best.is_none_or(|(b, _)| speed > b) {
+                        best = Some((speed, bulk));
+                    }
+                }
+            }
+        }
+        best.map(|(_, bulk)| bulk).ok_or(SmoltcpError::NotConnected)
     }
 }
 
@@ -96,9 +120,56 @@ impl Bulk {
     pub fn run(&self) -> Result<BulkResult, SmoltcpError> {
         let mut pair = Pair::new(self);
         pair.connect()?;
-        let mut flow = Flow::new(self.receive);
+        let mut flow = Flow::new(self.receive, self.message);
         flow.run(&mut pair, self.duration / 10)?;
         flow.run(&mut pair, self.duration)
+    }
+}
+
+/// A ping-pong to measure, on one thread.
+#[derive(Clone, Copy, Debug)]
+pub struct PingPong {
+    /// The largest IP packet in bytes.
+    pub mtu: usize,
+    /// Bytes of a message, at least 1.
+    pub size: usize,
+    /// The duration of the measurement, after a tenth of it to warm up.
+    pub duration: Duration,
+}
+
+impl PingPong {
+    /// Runs the ping-pong; the latency is that of the full round trip.
+    pub fn run(&self) -> Result<Latency, SmoltcpError> {
+        let size = self.size.max(1);
+        let buffer = (2 * size).max(4096);
+        let bulk = Bulk { mtu: self.mtu, ..Bulk::new(buffer, Receive::Copy, self.duration) };
+        let mut pair = Pair::new(&bulk);
+        pair.connect()?;
+        let mut recorder = Recorder::default();
+        let mut message = vec![0; size];
+        let mut got = vec![0; size];
+        let start = WallClock::now();
+        let (warm, end) = (start + self.duration / 10, start + self.duration * 11 / 10);
+        for n in 0u64.. {
+            for (b, v) in message.iter_mut().zip(n.to_le_bytes()) {
+                *b = v;
+            }
+            let before = WallClock::now();
+            for from in [0, 1] {
+                pair.pass(from, &message, &mut got)?;
+                if got != message {
+                    return Err(SmoltcpError::Changed(n));
+                }
+            }
+            let now = WallClock::now();
+            if before >= warm {
+                recorder.record(now - before);
+            }
+            if now >= end {
+                break;
+            }
+        }
+        Ok(recorder.latency())
     }
 }
 
@@ -138,6 +209,29 @@ impl Pair {
             }
         }
         Err(SmoltcpError::NotConnected)
+    }
+
+    /// Brings a message from one side to the other.
+    fn pass(&mut self, from: usize, message: &[u8], got: &mut [u8]) -> Result<(), SmoltcpError> {
+        let start = WallClock::now();
+        let (mut sent, mut received) = (0, 0);
+        for turn in 1u32.. {
+            if sent < message.len() {
+                sent += self.hosts[from].socket().send_slice(&message[sent..]).unwrap_or(0);
+            }
+            self.poll();
+            let socket = self.hosts[1 - from].socket();
+            if socket.can_recv() {
+                received += socket.recv_slice(&mut got[received..]).unwrap_or(0);
+            }
+            if received == got.len() {
+                break;
+            }
+            if turn % ROUNDS == 0 && start.elapsed() > Duration::from_secs(1) {
+                return Err(SmoltcpError::Stopped(received as u64));
+            }
+        }
+        Ok(())
     }
 
     fn poll(&mut self) {
@@ -182,6 +276,7 @@ impl Host {
 /// The two programs: the sender and the receiver.
 struct Flow {
     receive: Receive,
+    message: usize,
     /// [`PATTERN`] twice, so that a run of that many bytes can start at every offset.
     pattern: Vec<u8>,
     sent: u64,
@@ -190,7 +285,7 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(receive: Receive) -> Flow {
+    fn new(receive: Receive, message: usize) -> Flow {
         let mut x = 0x2545_f491u32;
         let once: Vec<u8> = core::iter::repeat_with(|| {
             x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -199,7 +294,8 @@ impl Flow {
         .take(PATTERN)
         .collect();
         let into = vec![0; PATTERN];
-        Flow { receive, pattern: once.repeat(2), sent: 0, received: 0, into }
+        let message = message.clamp(1, PATTERN);
+        Flow { receive, message, pattern: once.repeat(2), sent: 0, received: 0, into }
     }
 
     fn run(&mut self, pair: &mut Pair, duration: Duration) -> Result<BulkResult, SmoltcpError> {
@@ -228,7 +324,7 @@ impl Flow {
     fn send(&mut self, socket: &mut tcp::Socket<'_>) {
         while socket.can_send() {
             let at = place(self.sent);
-            match socket.send_slice(&self.pattern[at..at + PATTERN]) {
+            match socket.send_slice(&self.pattern[at..at + self.message]) {
                 Ok(n) if n > 0 => self.sent += n as u64,
                 _ => break,
             }
@@ -375,10 +471,26 @@ mod tests {
     }
 
     #[test]
+    fn test_settings_are_tried_for_short_writes_too() {
+        let best = Bulk::fastest(1500, 8, Duration::from_millis(1)).unwrap();
+        assert_eq!((best.mtu, best.message), (1500, 8));
+        assert!(Bulk { duration: Duration::from_millis(20), ..best }.run().unwrap().bytes > 0);
+    }
+
+    #[test]
+    fn test_ping_pong_measures_messages_of_one_and_of_several_segments() {
+        for size in [0, 8, 1460, 1461, 10_000] {
+            let l =
+                PingPong { mtu: 1500, size, duration: Duration::from_millis(50) }.run().unwrap();
+            assert!(l.count > 0 && l.min > 0 && l.min <= l.p50, "{size}: {l:?}");
+        }
+    }
+
+    #[test]
     fn test_checksums_are_verified_and_frames_are_full_sized() {
         let mut pair = Pair::new(&Bulk::new(1 << 16, Receive::Copy, Duration::ZERO));
         pair.connect().unwrap();
-        let mut flow = Flow::new(Receive::Copy);
+        let mut flow = Flow::new(Receive::Copy, PATTERN);
         flow.send(pair.hosts[0].socket());
         let now = Instant::from_secs(1);
         let client = &mut pair.hosts[0];
@@ -395,7 +507,7 @@ mod tests {
 
     #[test]
     fn test_wrong_byte_at_either_end_of_segment_is_detected() {
-        let f = Flow::new(Receive::Copy);
+        let f = Flow::new(Receive::Copy, PATTERN);
         let good = f.pattern[7..1467].to_vec();
         assert!(is_right(&good, &f.pattern[7..]));
         for at in [0, 7, 1452, 1459] {

@@ -147,20 +147,7 @@ fn bandwidth(
 /// Finds smoltcp's fastest settings by trial.
 fn fastest_smoltcp(mtu: u16, seconds: Duration) -> Result<Bulk, Box<dyn Error>> {
     let trial = (seconds / 8).clamp(Duration::from_millis(20), Duration::from_millis(200));
-    let mut best: Option<(f64, Bulk)> = None;
-    for buffer in [64, 128, 256, 512, 1024, 4096] {
-        for link in [16, 64, 256] {
-            for receive in [Receive::Copy, Receive::InPlace] {
-                let bulk =
-                    Bulk { mtu: mtu.into(), link, ..Bulk::new(buffer << 10, receive, trial) };
-                let speed = bulk.run()?.gbit_per_s();
-                if best.is_none_or(|(b, _)| speed > b) {
-                    best = Some((speed, bulk));
-                }
-            }
-        }
-    }
-    let (_, best) = best.ok_or("nothing was tried")?;
+    let best = Bulk::fastest(mtu.into(), 64 << 10, trial)?;
     Ok(Bulk { duration: seconds, ..best })
 }
 
