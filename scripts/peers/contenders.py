@@ -5,6 +5,8 @@
     k9000  10.78.2.1 =====veth====== k9000  10.78.2.2    the kernel's, MTU 9000
     h1500  (10.79.1.1) ===veth====== h1500  (10.79.1.2)  Heddle's, by net_af_packet
     h9000  (10.79.2.1) ===veth====== h9000  (10.79.2.2)
+    i1500 =veth= j1500                                   Heddle's, both ends in one process
+    i9000 =veth= j9000
 """
 
 import json
@@ -12,6 +14,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 
 MTUS = {1500: 1, 9000: 2}
@@ -20,6 +23,10 @@ MICROSECONDS = {"ns": 1e-3, "us": 1, "ms": 1e3, "sec": 1e6}
 SERVES = 2
 # The kernel's programs start within this time, and have measured nothing before.
 STARTS = 0.3
+# iperf3 has no more streams.
+STREAMS = 128
+# A client ends within this time after its measurement, or has failed.
+OVERTIME = 60
 
 
 class Failed(Exception):
@@ -56,17 +63,21 @@ class Net:
         a, b = self.names
         for mtu, n in MTUS.items():
             for kind in "kh":
-                link = f"{kind}{mtu}"
-                self.within(a, "ip", "link", "add", link, "mtu", str(mtu), "type", "veth",
-                            "peer", "name", link, "mtu", str(mtu), "netns", b)
-                for name, end in zip(self.names, (1, 2)):
-                    if kind == "k":
-                        address = f"10.78.{n}.{end}/24"
-                        self.within(name, "ip", "address", "add", address, "dev", link)
-                    else:
-                        # Heddle answers ARP itself.
-                        self.within(name, "ip", "link", "set", link, "arp", "off")
-                    self.within(name, "ip", "link", "set", link, "addrgenmode", "none", "up")
+                self.pair(mtu, (a, f"{kind}{mtu}"), (b, f"{kind}{mtu}"))
+            for name, end in zip(self.names, (1, 2)):
+                self.within(name, "ip", "address", "add", f"10.78.{n}.{end}/24", "dev", f"k{mtu}")
+            self.pair(mtu, (a, f"i{mtu}"), (a, f"j{mtu}"))
+
+    def pair(self, mtu, *ends):
+        """Joins two interfaces, each of a namespace."""
+        (a, one), (b, other) = ends
+        self.within(a, "ip", "link", "add", one, "mtu", str(mtu), "type", "veth",
+                    "peer", "name", other, "mtu", str(mtu), "netns", b)
+        for name, link in ends:
+            if not link.startswith("k"):
+                # Heddle answers ARP itself.
+                self.within(name, "ip", "link", "set", link, "arp", "off")
+            self.within(name, "ip", "link", "set", link, "addrgenmode", "none", "up")
 
     def within(self, name, *command):
         return run("ip", "netns", "exec", name, *command)
@@ -76,123 +87,193 @@ class Net:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
+class Program:
+    """A process that writes into files, so that it never waits for a reader."""
+
+    def __init__(self, command):
+        self.args = command
+        self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.out,
+                                      stderr=self.err)
+
+    def runs(self):
+        return self.child.poll() is None
+
+    def text(self):
+        """Returns what a program that has ended wrote."""
+        texts = []
+        for file in (self.out, self.err):
+            file.seek(0)
+            texts.append(file.read())
+        out, err = texts
+        if self.child.returncode:
+            raise Failed(f"{' '.join(self.args)}: {err.strip() or out.strip()}"[:400])
+        return out
+
+    def end(self):
+        if self.runs():
+            self.child.send_signal(signal.SIGTERM)
+            try:
+                self.child.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+                self.child.wait()
+        self.out.close()
+        self.err.close()
+
+
 class Programs:
-    """Processes that run in a namespace; those that still run at the end are ended."""
+    """The processes of a run; those that still run at the end are ended."""
 
     def __init__(self):
         self.all = []
 
     def start(self, namespace, *command):
         inside = ["ip", "netns", "exec", namespace] if namespace else []
-        child = subprocess.Popen([*inside, *command], stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, text=True)
-        self.all.append(child)
-        return child
+        program = Program([*inside, *command])
+        self.all.append(program)
+        return program
 
     def pids(self):
-        return [child.pid for child in self.all if child.poll() is None]
+        return [program.child.pid for program in self.all if program.runs()]
 
     def end(self):
-        for child in self.all:
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
-            try:
-                child.communicate(timeout=5)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.communicate()
-
-
-def output(child, seconds):
-    """Waits for the end of a client, and returns what it wrote."""
-    try:
-        out, err = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"no end after {seconds:.0f} s: {' '.join(child.args)}") from None
-    if child.returncode:
-        raise Failed(f"{' '.join(child.args)}: {err.strip() or out.strip()}"[:400])
-    return out
+        for program in self.all:
+            program.end()
 
 
 class Heddle:
-    """RDMA Writes; the round trip is of a Write and a Write back."""
+    """RDMA Writes; the round trip is of a Write and a Write back.
 
-    def __init__(self, heddle, name, wire, inline, mtu=1500):
+    The wires: ring, vhost; veth: net_af_packet over a pair of interfaces, with a process for each
+    end, or one process on one thread."""
+
+    def __init__(self, heddle, name, wire, processors, mtu=1500):
         self.heddle, self.name, self.wire = heddle, name, wire
-        self.inline, self.mtu = inline, mtu
+        # Workers spin, so these processors are theirs.
+        self.processors, self.mtu = processors, mtu
 
     def takes(self, _what, _conns):
         return True
 
-    def start(self, programs, net, what, size, conns, seconds):
-        command = [self.heddle, "bench", "--op", "write", "--size", str(size), "--json", "-",
+    def start(self, programs, net, test, seconds):
+        mode = {"round trip": "lat", "rate": "rate"}.get(test.what, "bw")
+        command = [self.heddle, "bench", "--op", "write", "--size", str(test.size), "--json", "-",
                    "--quiet", "--duration", f"{seconds}s", "--mtu", str(self.mtu),
-                   "--qps", str(conns), "--mode", "lat" if what == "round trip" else "bw"]
-        if self.wire == "af_packet":
-            n = MTUS[self.mtu]
-            device = ["--vdev", f"net_af_packet0,iface=h{self.mtu}"]
-            server = [self.heddle, "serve", *device, "--ip", f"10.79.{n}.1/24", "--mtu",
-                      str(self.mtu), "--listen", f"10.79.{n}.1:7471=perf",
-                      "--lcores", "0", "--memory", "512"]
-            serving = programs.start(net.names[0], *server)
-            time.sleep(SERVES)
-            if serving.poll() is not None:
-                output(serving, 1)
-            device += ["--ip", f"10.79.{n}.2/24", "--connect", f"10.79.{n}.1:7471"]
-            return programs.start(net.names[1], *command, *device)
-        if self.inline:
+                   "--qps", str(test.conns), "--mode", mode]
+        if self.processors == 1:
             command.append("--inline")
-        return programs.start(None, *command, "--wire", self.wire)
+        if self.wire != "veth":
+            return [programs.start(None, *command, "--wire", self.wire)]
+        if self.processors == 1:
+            devices = ["--wire", "vdev", "--vdev", f"net_af_packet0,iface=i{self.mtu}",
+                       "--server-vdev", f"net_af_packet1,iface=j{self.mtu}"]
+            return [programs.start(net.names[0], *command, *devices)]
+        # The server's worker and its services are one thread on the first processor, the client's
+        # are one on the last. A third thread that spins would keep one of the two waiting.
+        n, device = MTUS[self.mtu], ["--vdev", f"net_af_packet0,iface=h{self.mtu}"]
+        first = str(min(os.sched_getaffinity(0)))
+        server = ["taskset", "-c", first, self.heddle, "serve", *device, "--ip",
+                  f"10.79.{n}.1/24", "--mtu", str(self.mtu), "--listen",
+                  f"10.79.{n}.1:7471=perf", "--inline", "--memory", "512"]
+        serving = programs.start(net.names[0], *server)
+        time.sleep(SERVES)
+        if not serving.runs():
+            raise Failed(serving.text())
+        device += ["--ip", f"10.79.{n}.2/24", "--connect", f"10.79.{n}.1:7471"]
+        return [programs.start(net.names[1], *command, *device)]
 
-    def result(self, text, what):
-        of = json.loads(text)["results"][0]["runs"][0]
-        if what == "round trip":
+    def result(self, texts, test):
+        of = json.loads(texts[0])["results"][0]["runs"][0]
+        if test.what == "round trip":
             return of["seconds"] / of["ops"] * 1e6
-        return of["gbit_per_s"]
+        return of["mops_per_s" if test.what == "rate" else "gbit_per_s"]
 
 
 class Kernel:
-    """Linux's TCP: throughput of iperf3, round trips of qperf."""
+    """Linux's TCP: throughput and rate of iperf3, round trips of qperf."""
+
+    processors = None
 
     def __init__(self, name, mtu=None):
         self.name, self.mtu = name, mtu
 
-    def takes(self, _what, conns):
-        # iperf3 has no more streams.
-        return conns <= 128
+    def takes(self, _what, _conns):
+        return True
 
-    def start(self, programs, net, what, size, conns, seconds):
+    def start(self, programs, net, test, seconds):
         server, client, address = net.names[0], net.names[1], f"10.78.{MTUS.get(self.mtu)}.1"
         if self.mtu is None:
             client, address = server, "127.0.0.1"
-        if what == "round trip":
+        if test.what == "round trip":
             programs.start(server, "qperf", "-lp", "19765")
             time.sleep(STARTS)
-            return programs.start(client, "qperf", "-lp", "19765", "-m", str(size), "-t",
-                                  f"{seconds:.0f}", "-uu", address, "tcp_lat")
-        programs.start(server, "iperf3", "-s", "-1", "-p", "15201")
+            return [programs.start(client, "qperf", "-lp", "19765", "-m", str(test.size), "-t",
+                                   f"{seconds:.0f}", "-uu", address, "tcp_lat")]
+        # A pair of processes has only so many streams.
+        pairs = [(str(15201 + n), min(STREAMS, test.conns - n * STREAMS))
+                 for n in range(-(-test.conns // STREAMS))]
+        for port, _ in pairs:
+            programs.start(server, "iperf3", "-s", "-1", "-p", port)
         time.sleep(STARTS)
-        return programs.start(client, "iperf3", "-c", address, "-p", "15201", "-J", "-l",
-                              str(min(size, 1 << 20)), "-P", str(conns), "-t", f"{seconds:.0f}")
+        return [programs.start(client, "iperf3", "-c", address, "-p", port, "-J", "-l",
+                               str(min(test.size, 1 << 20)), "-P", str(conns), "-t",
+                               f"{seconds:.0f}")
+                for port, conns in pairs]
 
-    def result(self, text, what):
-        if what == "round trip":
-            found = re.search(r"latency\s*=\s*([\d.]+) (ns|us|ms|sec)", text)
+    def result(self, texts, test):
+        if test.what == "round trip":
+            found = re.search(r"latency\s*=\s*([\d.]+) (ns|us|ms|sec)", texts[0])
             if not found:
-                raise Failed(f"qperf: {text}")
+                raise Failed(f"qperf: {texts[0]}")
             # qperf reports half of a round trip.
             return 2 * float(found.group(1)) * MICROSECONDS[found.group(2)]
-        return json.loads(text)["end"]["sum_received"]["bits_per_second"] / 1e9
+        bits = sum(json.loads(text)["end"]["sum_received"]["bits_per_second"] for text in texts)
+        return bits / 8e6 / test.size if test.what == "rate" else bits / 1e9
 
 
-def contenders(heddle):
+class Smoltcp:
+    """The TCP of smoltcp, both hosts on one thread, with the settings that are fastest here."""
+
+    processors = 1
+
+    def __init__(self, program, name, mtu):
+        self.program, self.name, self.mtu = program, name, mtu
+        # The fastest settings, by the size of writes.
+        self.settings = {}
+
+    def takes(self, _what, conns):
+        return conns == 1
+
+    def start(self, programs, _net, test, seconds):
+        command = [self.program, "--size", str(test.size), "--mtu", str(self.mtu)]
+        if test.what == "round trip":
+            command += ["--mode", "lat"]
+        else:
+            if test.size not in self.settings:
+                self.settings[test.size] = json.loads(run(*command))
+            for name in ("buffer", "link", "receive"):
+                command += [f"--{name}", str(self.settings[test.size][name])]
+        return [programs.start(None, *command, "--seconds", str(seconds))]
+
+    def result(self, texts, test):
+        of = json.loads(texts[0])
+        if test.what == "round trip":
+            return of["mean_us"]
+        return of["gbit_per_s"] * (1e3 / 8 / test.size if test.what == "rate" else 1)
+
+
+def contenders(heddle, smoltcp):
     return [
-        Heddle(heddle, "Heddle, ring, one processor", "ring", True),
-        Heddle(heddle, "Heddle, ring, two", "ring", False),
-        Heddle(heddle, "Heddle, vhost, one processor", "vhost", True),
-        Heddle(heddle, "Heddle, vhost, two", "vhost", False),
-        Heddle(heddle, "Heddle, af_packet, veth 1500", "af_packet", False),
-        Heddle(heddle, "Heddle, af_packet, veth 9000", "af_packet", False, 9000),
+        Heddle(heddle, "Heddle, ring, one processor", "ring", 1),
+        Heddle(heddle, "Heddle, ring, two", "ring", 2),
+        Heddle(heddle, "Heddle, vhost, one processor", "vhost", 1),
+        Heddle(heddle, "Heddle, vhost, two", "vhost", 2),
+        Heddle(heddle, "Heddle, veth 1500, one processor", "veth", 1),
+        Heddle(heddle, "Heddle, veth 1500, two", "veth", 2),
+        Heddle(heddle, "Heddle, veth 9000, one processor", "veth", 1, 9000),
+        Heddle(heddle, "Heddle, veth 9000, two", "veth", 2, 9000),
+        Smoltcp(smoltcp, "smoltcp, memory, one processor", 1500),
         Kernel("Linux TCP, loopback"),
         Kernel("Linux TCP, veth 1500", 1500),
         Kernel("Linux TCP, veth 9000", 9000),

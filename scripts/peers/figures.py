@@ -1,219 +1,157 @@
 #!/usr/bin/env python3
-"""bench --peers: Heddle beside Linux's TCP, on the wires that one machine has.
+"""bench --peers: Heddle beside what users would pick instead, on one machine.
 
-  scripts/bench --peers [--full] [--rounds N] [--seconds T] [--only TEXT] [--report FILE]
+  scripts/bench --peers [--full] [--rounds N] [--seconds T] [--only TEXT] [--with TEXT,...]
+                        [--report FILE]
+  scripts/bench --peers --guest [--processors N] [the same options]
 
-Needs root, for network namespaces of its own. All contenders take turns, round by round, so that
-other load and the processor's clock meet them alike; a figure is the median of the rounds.
+Needs root, for network namespaces of its own. Without --guest, beside Linux's TCP (iperf3, qperf)
+and smoltcp, on the wires that one machine has; with it, beside siw and rxe by perftest, in one
+guest under QEMU. All contenders take turns, round by round and every other round backwards, so that
+other load and the processor's clock meet them alike. A figure is the median of the rounds; a ratio
+is the median of the ratios within a round.
 
   Gb/s         payload that arrived
-  round trip   of 8 bytes, one at a time, the mean in microseconds: Heddle's of a Write and a Write
+  Mop/s        messages of 8 bytes that arrived, in millions a second; iperf3 and smoltcp write
+               them into a stream, which joins them
+  us           a round trip of 8 bytes, one at a time, the mean: Heddle's of a Write and a Write
                back, by memory that the program polls; the kernel's of a read that sleeps
-  s/GB         processor seconds for each GB of payload, in the middle of a run: of all processes
-               that take part (user and system), and of the whole machine, which has softirqs that
-               no process is charged for, and whatever else runs
-  x            GB for each processor second of the processes, divided by that of Linux's TCP over a
-               veth of MTU 1500
+  x            that figure beside the reference's, above 1 where the contender is ahead
+  cpus         processors that were used on average, in the middle of a run: by all processes that
+               take part, and by the kernel's softirqs for them that no process pays for
+               (ksoftirqd, and all softirqs where the kernel accounts for them apart), beyond those
+               of the machine without them
+  machine      processors that the whole machine used beyond what it used before; only where it was
+               quiet then
+  spin         processors that workers of Heddle, or smoltcp's loop, occupy whether there is work or
+               not. cpus is lower where other programs take them
+  per cpu-s    Gb or millions of messages for each second of a processor (by cpus)
+  x cpu        that beside the reference's
 
-A worker of Heddle spins, so it takes its processor whether there is work or not.
+The reference is Linux's TCP over a veth of MTU 1500, or siw in the guest.
 """
 
 import argparse
-import html
 import os
-import statistics
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
-from peers.contenders import Failed, Net, Programs, contenders, output  # noqa: E402
+from peers.contenders import OVERTIME, Failed, Net, Programs, contenders  # noqa: E402
+from peers.report import Run, Test, chosen, page, table, turns  # noqa: E402
+from peers.usage import EVERY, Meter, between, cost, window  # noqa: E402
 
 REFERENCE = "Linux TCP, veth 1500"
-TICK = os.sysconf("SC_CLK_TCK")
-# Processor time counts from this time after the client's start, in which DPDK starts and
-# connections open, until a little before the end of a run that started at once.
-FROM, BEFORE_END = 1.2, 0.2
 
 
-def tree(pids):
-    """Returns the processes and their descendants: `ip netns exec` becomes the program itself."""
-    parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as f:
-                    parents[int(name)] = int(f.read().rpartition(")")[2].split()[1])
-            except OSError:
-                pass
-    found = set(pids)
-    while True:
-        more = {p for p, parent in parents.items() if parent in found} - found
-        if not more:
-            return found
-        found |= more
-
-
-def of_processes(pids):
-    """Returns user and system time of processes in seconds, by process."""
-    times = {}
-    for pid in tree(pids):
-        try:
-            with open(f"/proc/{pid}/stat") as f:
-                fields = f.read().rpartition(")")[2].split()
-            times[pid] = (int(fields[11]) + int(fields[12])) / TICK
-        except OSError:
-            pass
-    return times
-
-
-def of_machine():
-    """Returns the time in seconds in which the processors were not idle."""
-    with open("/proc/stat") as f:
-        user, nice, system, _idle, _wait, irq, softirq, *_ = map(int, f.readline().split()[1:])
-    return (user + nice + system + irq + softirq) / TICK
-
-
-def measure(contender, net, what, size, conns, seconds):
-    """Runs once; returns the figure, and the processors that processes and machine used."""
-    programs = Programs()
+def measure(contender, net, test, seconds, meter):
+    """Runs a contender once."""
+    meter.rest()
+    programs, samples = Programs(), []
     try:
-        child = contender.start(programs, net, what, size, conns, seconds)
-        time.sleep(FROM)
-        pids, start = programs.pids(), time.monotonic()
-        used, busy = of_processes(pids), of_machine()
-        time.sleep(seconds - FROM - BEFORE_END)
-        later, wall = of_processes(pids), time.monotonic() - start
-        busy = (of_machine() - busy) / wall
-        used = sum(t - used.get(pid, 0) for pid, t in later.items()) / wall
-        return contender.result(output(child, seconds + 60), what), used, busy
+        clients = contender.start(programs, net, test, seconds)
+        limit = time.monotonic() + seconds + OVERTIME
+        while any(client.runs() for client in clients):
+            samples.append(meter.sample(programs.pids()))
+            if samples[-1].at > limit:
+                raise Failed(f"no end after {seconds + OVERTIME} s: {' '.join(clients[0].args)}")
+            time.sleep(EVERY)
+        end = time.monotonic()
+        figure = contender.result([client.text() for client in clients], test)
+        ends = window(samples, end, seconds)
+        if not ends:
+            return Run(figure)
+        return Run(figure, *cost(between(*ends), meter.idle, os.cpu_count()))
     finally:
         programs.end()
 
 
-class Test:
-    def __init__(self, what, size, conns):
-        self.what, self.size, self.conns, self.rows = what, size, conns, {}
-
-    def title(self):
-        what = "Round trips" if self.what == "round trip" else "Throughput"
-        return f"{what}, {name_of(self.size)}, {self.conns} connection" + "s" * (self.conns > 1)
-
-    def add(self, name, figure, used, busy):
-        self.rows.setdefault(name, []).append((figure, used, busy))
-
-    def summary(self):
-        """Returns a line for each contender: median, least, most, s/GB of both kinds, and x."""
-        lines = []
-        for name, runs in self.rows.items():
-            figures = [figure for figure, _, _ in runs]
-            costs = (None, None)
-            if self.what != "round trip":
-                costs = [statistics.median(8 * run[kind] / run[0] for run in runs)
-                         for kind in (1, 2)]
-            lines.append([name, statistics.median(figures), min(figures), max(figures), *costs])
-        reference = next((line[4] for line in lines if line[0] == REFERENCE), None)
-        for line in lines:
-            line.append(reference / line[4] if reference and line[4] else None)
-        return lines
-
-
-def name_of(size):
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} bytes"
-
-
-def shown(value, digits):
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def table(test):
-    unit = "us" if test.what == "round trip" else "Gb/s"
-    lines = [test.title(), f"  {'':32}{unit:>8} {'least':>8} {'most':>8} {'s/GB':>7} "
-             f"{'machine':>8} {'x':>6}"]
-    for name, median, least, most, own, machine, ratio in test.summary():
-        lines.append(f"  {name:32}{median:8.2f} {least:8.2f} {most:8.2f} {shown(own, 3):>7} "
-                     f"{shown(machine, 3):>8} {shown(ratio, 2):>6}")
-    return "\n".join(lines)
-
-
-def page(tests, command):
-    """Returns a page of HTML that fetches nothing: a table and bars for each test."""
-    parts = []
-    for test in tests:
-        unit = "us" if test.what == "round trip" else "Gb/s"
-        rows = test.summary()
-        top = max((row[1] for row in rows), default=0) or 1
-        body = ""
-        for name, median, least, most, own, machine, ratio in rows:
-            width = 220 * median / top
-            color = "#4878a8" if name.startswith("Heddle") else "#b0754a"
-            bar = (f'<svg width="230" height="14"><rect width="{width:.1f}" height="14" '
-                   f'fill="{color}"/></svg>')
-            cells = [f"{median:.2f}", f"{least:.2f}", f"{most:.2f}", shown(own, 3),
-                     shown(machine, 3), shown(ratio, 2)]
-            body += f"<tr><td>{html.escape(name)}<td>{bar}" + "".join(f"<td>{c}" for c in cells)
-        heads = ["", "", unit, "least", "most", "s/GB", "s/GB machine", "x"]
-        parts.append(f"<h2>{html.escape(test.title())}</h2><table><tr>"
-                     + "".join(f"<th>{head}" for head in heads) + body + "</table>")
-    return (
-        "<!doctype html><meta charset=utf-8><title>Heddle beside Linux's TCP</title>"
-        "<style>body{font:14px sans-serif;margin:2em}td,th{padding:2px 8px;text-align:right}"
-        "td:first-child{text-align:left}pre{white-space:pre-wrap}</style>"
-        f"<h1>Heddle beside Linux's TCP</h1><p>{html.escape(command)}</p>"
-        f"<pre>{html.escape(__doc__ or '')}</pre>" + "".join(parts)
-    )
-
-
 def plan(full):
+    def of(what, size, conns=1):
+        return Test(what, size, conns, REFERENCE)
     sizes = [64, 4 << 10, 64 << 10, 1 << 20]
     conns = [16]
     if full:
         sizes = [64 << (2 * n) for n in range(9)] + [8 << 20]
         conns = [4, 16, 128, 1024]
-    tests = [Test("throughput", size, 1) for size in sizes]
-    tests += [Test("throughput", 64 << 10 if n < 1024 else 4 << 10, n) for n in conns]
-    return [*tests, Test("round trip", 8, 1)]
+    tests = [of("throughput", size) for size in sizes]
+    tests += [of("throughput", 64 << 10 if n < 1024 else 4 << 10, n) for n in conns]
+    tests += [of("rate", 8, n) for n in [1, *conns]]
+    return [*tests, of("round trip", 8)]
 
 
-def main():
-    usage = argparse.ArgumentParser(description=__doc__,
+def whole(least, most):
+    """Returns a parser of whole numbers in a range."""
+    def parse(text):
+        number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+        if not number or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:20]!r} is no whole number from {least} to {most}")
+        return int(text)
+    return parse
+
+
+def arguments(given=None):
+    usage = argparse.ArgumentParser(prog="bench --peers", description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     usage.add_argument("--full", action="store_true",
                        help="64 bytes to 8 MiB, 1 to 1,024 connections")
-    usage.add_argument("--rounds", type=int, default=3)
-    usage.add_argument("--seconds", type=int, default=3, choices=range(2, 601), metavar="T",
+    usage.add_argument("--rounds", type=whole(1, 1000), default=3, metavar="N")
+    usage.add_argument("--seconds", type=whole(1, 600), default=3, metavar="T",
                        help="of each run")
-    usage.add_argument("--only", default="", help="tests whose title has this text")
+    usage.add_argument("--only", default="", metavar="TEXT", help="tests whose title has this text")
+    usage.add_argument("--with", dest="names", default="", metavar="TEXT,...",
+                       help="contenders whose name has one of these texts, and the reference")
     usage.add_argument("--report", metavar="FILE", help="write a page of HTML as well")
-    args = usage.parse_args()
-    if os.geteuid():
-        sys.exit("bench --peers: needs root, for network namespaces")
-    tests = [test for test in plan(args.full) if args.only in test.title()]
-    failures = 0
+    usage.add_argument("--guest", action="store_true", help="beside siw and rxe, in a guest")
+    usage.add_argument("--processors", type=whole(1, 64), default=2, metavar="N",
+                       help="of the guest (2)")
+    return usage.parse_args(given)
+
+
+def on_this_machine(args, tests):
+    """Measures, prints a table for each test, and returns the number of runs that failed."""
+    failures, meter = 0, Meter()
+    all_of = chosen(contenders(os.environ["HEDDLE"], os.environ["SMOLTCP"]), args.names, REFERENCE)
     with Net() as net:
         for test in tests:
-            for n in range(args.rounds):
-                for contender in contenders(os.environ["HEDDLE"]):
+            for number in range(args.rounds):
+                for contender in turns(all_of, number):
                     if not contender.takes(test.what, test.conns):
                         continue
                     if sys.stderr.isatty():
-                        print(f"\r\033[K{test.title()}, round {n + 1}: {contender.name}",
+                        print(f"\r\033[K{test.title()}, round {number + 1}: {contender.name}",
                               end="", file=sys.stderr, flush=True)
                     try:
-                        test.add(contender.name, *measure(
-                            contender, net, test.what, test.size, test.conns, args.seconds))
+                        run = measure(contender, net, test, args.seconds, meter)
+                        test.add(contender.name, number, run, contender.processors)
                     except Failed as why:
                         failures += 1
                         print(f"\n{test.title()}, {contender.name}: {why}", file=sys.stderr)
             print(f"\n{table(test)}", flush=True)
+    return failures
+
+
+def main():
+    args = arguments()
+    if os.geteuid():
+        sys.exit("bench --peers: needs root, for network namespaces")
+    if args.guest:
+        from peers import guest  # noqa: PLC0415
+        tests, measure_all = guest.plan(), guest.measure_all
+    else:
+        tests, measure_all = plan(args.full), on_this_machine
+    tests = [test for test in tests if args.only in test.title()]
+    if not tests:
+        sys.exit(f"bench --peers: no test has {args.only!r} in its title")
+    failures = measure_all(args, tests)
     if args.report:
         # A reader sees the old file or the new one.
         new = f"{args.report}.new"
-        with open(new, "w") as f:
-            f.write(page(tests, "scripts/bench --peers " + " ".join(sys.argv[1:])))
+        with open(new, "w", encoding="utf-8") as f:
+            f.write(page(tests, "scripts/bench --peers " + " ".join(sys.argv[1:]), args.rounds,
+                         __doc__))
         os.replace(new, args.report)
     sys.exit(1 if failures else 0)
 
