@@ -19,8 +19,8 @@ import time
 
 MTUS = {1500: 1, 9000: 2}
 MICROSECONDS = {"ns": 1e-3, "us": 1, "ms": 1e3, "sec": 1e6}
-# Heddle's server starts within this time.
-SERVES = 2
+# Heddle's server starts within this time, on a busy machine too.
+SERVES = 30
 # The kernel's programs start within this time, and have measured nothing before.
 STARTS = 0.3
 # iperf3 has no more streams.
@@ -99,13 +99,22 @@ class Program:
     def runs(self):
         return self.child.poll() is None
 
+    def written(self):
+        """Returns what the program has written: its output and its errors."""
+        return [os.pread(file.fileno(), 1 << 26, 0).decode(errors="replace")
+                for file in (self.out, self.err)]
+
+    def wait_for(self, word, seconds):
+        """Waits until the program has written a word."""
+        limit = time.monotonic() + seconds
+        while not any(word in text for text in self.written()):
+            if not self.runs() or time.monotonic() > limit:
+                raise Failed(f"{' '.join(self.args)}: {' '.join(self.written())}"[:400])
+            time.sleep(0.02)
+
     def text(self):
         """Returns what a program that has ended wrote."""
-        texts = []
-        for file in (self.out, self.err):
-            file.seek(0)
-            texts.append(file.read())
-        out, err = texts
+        out, err = self.written()
         if self.child.returncode:
             raise Failed(f"{' '.join(self.args)}: {err.strip() or out.strip()}"[:400])
         return out
@@ -177,9 +186,7 @@ class Heddle:
                   f"10.79.{n}.1/24", "--mtu", str(self.mtu), "--listen",
                   f"10.79.{n}.1:7471=perf", "--inline", "--memory", "512"]
         serving = programs.start(net.names[0], *server)
-        time.sleep(SERVES)
-        if not serving.runs():
-            raise Failed(serving.text())
+        serving.wait_for("listening", SERVES)
         device += ["--ip", f"10.79.{n}.2/24", "--connect", f"10.79.{n}.1:7471"]
         return [programs.start(net.names[1], *command, *device)]
 

@@ -25,7 +25,8 @@ is the median of the ratios within a round.
                quiet then
   spin         processors that workers of Heddle, or smoltcp's loop, occupy whether there is work or
                not. cpus is lower where other programs take them
-  per cpu-s    Gb or millions of messages for each second of a processor (by cpus)
+  per cpu-s    Gb, millions of messages or thousands of round trips for each second of a processor
+               (by cpus)
   x cpu        that beside the reference's
 
 The reference is Linux's TCP over a veth of MTU 1500, or siw in the guest.
@@ -105,9 +106,14 @@ def arguments(given=None):
                        help="contenders whose name has one of these texts, and the reference")
     usage.add_argument("--report", metavar="FILE", help="write a page of HTML as well")
     usage.add_argument("--guest", action="store_true", help="beside siw and rxe, in a guest")
-    usage.add_argument("--processors", type=whole(1, 64), default=2, metavar="N",
-                       help="of the guest (2)")
-    return usage.parse_args(given)
+    usage.add_argument("--processors", type=whole(1, 64), metavar="N", help="of the guest (2)")
+    args = usage.parse_args(given)
+    if args.guest and args.full:
+        usage.error("--full is not for --guest, which has one plan")
+    if args.processors and not args.guest:
+        usage.error("--processors goes with --guest")
+    args.processors = args.processors or 2
+    return args
 
 
 def on_this_machine(args, tests):

@@ -60,8 +60,11 @@ class Test:
         return 1 / run.figure if self.what == "round trip" else run.figure
 
     def efficiency(self, run):
-        """Returns what a run did for each second of a processor."""
-        return run.figure / run.processors if run.processors and self.what != "round trip" else None
+        """Returns what a run did for each second of a processor: Gb, millions of messages or
+        thousands of round trips."""
+        if not run.processors:
+            return None
+        return self.gain(run) * (1e3 if self.what == "round trip" else 1) / run.processors
 
     def beside(self, name, of):
         """Returns the median of the ratios to the reference's figure in the same round."""

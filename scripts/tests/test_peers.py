@@ -41,6 +41,12 @@ class Arguments(unittest.TestCase):
             self.assertTrue(line.endswith("is no whole number from 1 to 600"), line)
         self.assertIn("from 1 to 1000", self.refused("--rounds", "0"))
 
+    def test_options_without_effect_are_refused(self):
+        self.assertIn("--guest", self.refused("--processors", "1"))
+        self.assertIn("--full", self.refused("--guest", "--full"))
+        self.assertEqual(figures.arguments(["--guest"]).processors, 2)
+        self.assertEqual(figures.arguments(["--guest", "--processors", "1"]).processors, 1)
+
     def test_numbers_in_range_are_taken(self):
         for given in (1, 600):
             self.assertEqual(figures.arguments([f"--seconds={given}"]).seconds, given)
@@ -169,6 +175,19 @@ class Figures(unittest.TestCase):
         finally:
             programs.end()
 
+    def test_word_of_a_program_is_awaited(self):
+        programs = Programs()
+        try:
+            programs.start(None, "sh", "-c", "sleep 0.1; echo it is listening; sleep 60").wait_for(
+                "listening", 60)
+            ended = programs.start(None, "sh", "-c", "echo no device >&2; exit 1")
+            with self.assertRaisesRegex(Failed, "no device"):
+                ended.wait_for("listening", 60)
+            with self.assertRaises(Failed):
+                programs.start(None, "sleep", "60").wait_for("listening", 0.1)
+        finally:
+            programs.end()
+
     def test_program_that_still_runs_is_ended(self):
         program = Program(["sleep", "1000"])
         program.end()
@@ -191,8 +210,11 @@ class Tables(unittest.TestCase):
         test = of("round trip")
         test.add("Heddle", 0, Run(3.0, 2.0))
         test.add(REFERENCE, 0, Run(30.0, 1.0))
-        self.assertEqual(test.summary()[0].ratio, 10)
-        self.assertIsNone(test.summary()[0].efficiency)
+        line = test.summary()[0]
+        self.assertEqual(line.ratio, 10)
+        # 333,333 round trips a second on two processors, beside 33,333 on one.
+        self.assertAlmostEqual(line.efficiency, 500 / 3)
+        self.assertAlmostEqual(line.efficiency_ratio, 5)
 
     def test_missing_runs_and_reference_leave_gaps(self):
         test = of("throughput")
