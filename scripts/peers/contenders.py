@@ -162,8 +162,9 @@ class Heddle:
         # Workers spin, so these processors are theirs.
         self.processors, self.mtu = processors, mtu
 
-    def takes(self, _what, _conns):
-        return True
+    def takes(self, _what, conns):
+        # A server lets one address have a part of its connections, and open few at a time.
+        return self.wire != "veth" or self.processors == 1 or conns <= STREAMS
 
     def start(self, programs, net, test, seconds):
         mode = {"round trip": "lat", "rate": "rate"}.get(test.what, "bw")
@@ -191,10 +192,23 @@ class Heddle:
         return [programs.start(net.names[1], *command, *device)]
 
     def result(self, texts, test):
-        of = json.loads(texts[0])["results"][0]["runs"][0]
+        of = self.report(texts)
         if test.what == "round trip":
             return of["seconds"] / of["ops"] * 1e6
         return of["mops_per_s" if test.what == "rate" else "gbit_per_s"]
+
+    def report(self, texts):
+        return json.loads(texts[0])["results"][0]["runs"][0]
+
+    def own(self, texts, _test):
+        """Returns the processors that the program itself says that it used while it measured, with
+        its warm-up and the opening of connections; None if the server is another program."""
+        if self.wire == "veth" and self.processors > 1:
+            return None
+        of = self.report(texts)
+        used = of["processor"]
+        wall = of["warmup_seconds"] + of["seconds"]
+        return (used["user_seconds"] + used["system_seconds"]) / wall
 
 
 class Kernel:
@@ -238,6 +252,13 @@ class Kernel:
         bits = sum(json.loads(text)["end"]["sum_received"]["bits_per_second"] for text in texts)
         return bits / 8e6 / test.size if test.what == "rate" else bits / 1e9
 
+    def own(self, texts, test):
+        """Returns the processors that iperf3 says that both its ends used."""
+        if test.what == "round trip":
+            return None
+        used = [json.loads(text)["end"]["cpu_utilization_percent"] for text in texts]
+        return sum(one["host_total"] + one["remote_total"] for one in used) / 100
+
 
 class Smoltcp:
     """The TCP of smoltcp, both hosts on one thread, with the settings that are fastest here."""
@@ -268,6 +289,9 @@ class Smoltcp:
         if test.what == "round trip":
             return of["mean_us"]
         return of["gbit_per_s"] * (1e3 / 8 / test.size if test.what == "rate" else 1)
+
+    def own(self, _texts, _test):
+        return None
 
 
 def contenders(heddle, smoltcp):

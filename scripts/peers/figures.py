@@ -17,8 +17,9 @@ is the median of the ratios within a round.
   us           a round trip of 8 bytes, one at a time, the mean: Heddle's of a Write and a Write
                back, by memory that the program polls; the kernel's of a read that sleeps
   x            that figure beside the reference's, above 1 where the contender is ahead
-  cpus         processors that were used on average, in the middle of a run: by all processes that
-               take part, and by the kernel's softirqs for them that no process pays for
+  cpus         processors that were used on average: by all processes that take part (what Heddle
+               and iperf3 report of themselves, and otherwise by /proc in the middle of a run), and
+               by the kernel's softirqs for them that no process pays for
                (ksoftirqd, and all softirqs where the kernel accounts for them apart), beyond those
                of the machine without them
   machine      processors that the whole machine used beyond what it used before; only where it was
@@ -33,6 +34,7 @@ The reference is Linux's TCP over a veth of MTU 1500, or siw in the guest.
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import time
@@ -59,11 +61,15 @@ def measure(contender, net, test, seconds, meter):
                 raise Failed(f"no end after {seconds + OVERTIME} s: {' '.join(clients[0].args)}")
             time.sleep(EVERY)
         end = time.monotonic()
-        figure = contender.result([client.text() for client in clients], test)
+        texts = [client.text() for client in clients]
+        figure, own = contender.result(texts, test), contender.own(texts, test)
         ends = window(samples, end, seconds)
         if not ends:
-            return Run(figure)
-        return Run(figure, *cost(between(*ends), meter.idle, os.cpu_count()))
+            return Run(figure, own)
+        used = between(*ends)
+        if own is not None:
+            used = dataclasses.replace(used, processes=own)
+        return Run(figure, *cost(used, meter.idle, os.cpu_count()))
     finally:
         programs.end()
 

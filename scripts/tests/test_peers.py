@@ -127,6 +127,18 @@ class Figures(unittest.TestCase):
         for what, figure in [("throughput", 9.5), ("rate", 0.25), ("round trip", 4)]:
             self.assertEqual(heddle.result([text], of(what)), figure)
 
+    def test_processors_are_those_that_programs_report_of_themselves(self):
+        used = {"host_total": 90, "remote_total": 60}
+        text, kernel = json.dumps({"end": {"cpu_utilization_percent": used}}), Kernel("", 1500)
+        self.assertEqual(kernel.own([text, text], of("throughput")), 3)
+        self.assertIsNone(kernel.own([text], of("round trip")))
+        run = {"processor": {"user_seconds": 1.5, "system_seconds": 0.7}, "seconds": 1,
+               "warmup_seconds": 0.1}
+        text = json.dumps({"results": [{"runs": [run]}]})
+        self.assertAlmostEqual(Heddle("", "", "ring", 2).own([text], of("rate")), 2)
+        self.assertAlmostEqual(Heddle("", "", "veth", 1).own([text], of("rate")), 2)
+        self.assertIsNone(Heddle("", "", "veth", 2).own([text], of("rate")))
+
     def test_smoltcp_is_read_from_its_line(self):
         smoltcp = Smoltcp("", "", 1500)
         self.assertEqual(smoltcp.result(['{"gbit_per_s": 8}'], of("rate")), 125)
