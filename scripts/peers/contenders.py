@@ -154,7 +154,8 @@ class Programs:
 class Heddle:
     """RDMA Writes; the round trip is of a Write and a Write back.
 
-    The wires: ring, vhost; veth: net_af_packet over a pair of interfaces, with a process for each
+    The wires: ring; ring-tso, whose frames may have many segments, as those of Linux's TCP have on
+    loopback and veth; vhost; veth: net_af_packet over a pair of interfaces, with a process for each
     end, or one process on one thread."""
 
     def __init__(self, heddle, name, wire, processors, mtu=1500):
@@ -298,6 +299,7 @@ def contenders(heddle, smoltcp):
     return [
         Heddle(heddle, "Heddle, ring, one processor", "ring", 1),
         Heddle(heddle, "Heddle, ring, two", "ring", 2),
+        Heddle(heddle, "Heddle, ring-tso, one processor", "ring-tso", 1),
         Heddle(heddle, "Heddle, vhost, one processor", "vhost", 1),
         Heddle(heddle, "Heddle, vhost, two", "vhost", 2),
         Heddle(heddle, "Heddle, veth 1500, one processor", "veth", 1),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """bench --peers: Heddle beside what users would pick instead, on one machine.
 
-  scripts/bench --peers [--full] [--rounds N] [--seconds T] [--only TEXT] [--with TEXT,...]
+  scripts/bench --peers [--full] [--rounds N] [--seconds T] [--only TEXT] [--with TEXT]...
                         [--report FILE]
   scripts/bench --peers --guest [--processors N] [the same options]
 
@@ -108,8 +108,9 @@ def arguments(given=None):
     usage.add_argument("--seconds", type=whole(1, 600), default=3, metavar="T",
                        help="of each run")
     usage.add_argument("--only", default="", metavar="TEXT", help="tests whose title has this text")
-    usage.add_argument("--with", dest="names", default="", metavar="TEXT,...",
-                       help="contenders whose name has one of these texts, and the reference")
+    usage.add_argument("--with", dest="names", action="append", default=[], metavar="TEXT",
+                       help="contenders whose name has this text, and the reference; may be given "
+                       "several times")
     usage.add_argument("--report", metavar="FILE", help="write a page of HTML as well")
     usage.add_argument("--guest", action="store_true", help="beside siw and rxe, in a guest")
     usage.add_argument("--processors", type=whole(1, 64), metavar="N", help="of the guest (2)")

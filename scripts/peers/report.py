@@ -148,7 +148,6 @@ def page(tests, command, rounds, notes):
 
 def chosen(all_of, texts, reference):
     """Returns the contenders whose name has one of the texts, and the reference."""
-    texts = [text.strip() for text in texts.split(",") if text.strip()]
     return [one for one in all_of if not texts or one.name == reference
             or any(text in one.name for text in texts)]
 

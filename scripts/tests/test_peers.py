@@ -252,10 +252,9 @@ class Tables(unittest.TestCase):
 
     def test_every_other_round_runs_backwards_and_the_reference_always_runs(self):
         self.assertEqual(turns([1, 2, 3], 0) + turns([1, 2, 3], 1), [1, 2, 3, 3, 2, 1])
-        names = [c.name for c in chosen(contenders("", ""), "ring, smoltcp", REFERENCE)]
-        self.assertEqual(names, ["Heddle, ring, one processor", "Heddle, ring, two",
-                                 "smoltcp, memory, one processor", REFERENCE])
-        self.assertEqual(len(chosen(contenders("", ""), "", REFERENCE)), len(contenders("", "")))
+        names = [c.name for c in chosen(contenders("", ""), ["ring, t", "smoltcp"], REFERENCE)]
+        self.assertEqual(names, ["Heddle, ring, two", "smoltcp, memory, one processor", REFERENCE])
+        self.assertEqual(len(chosen(contenders("", ""), [], REFERENCE)), len(contenders("", "")))
 
     def test_plans_have_each_test_once(self):
         for tests in (figures.plan(False), figures.plan(True), guest.plan()):
