@@ -45,12 +45,14 @@ listens() { # DEVICE PORT SERVER
     while [ $tries -lt 600 ] && kill -0 "$3" 2>/dev/null; do
         case $1 in
         heddle) heddle status --json --socket /tmp/heddle/private.sock 2>/dev/null ;;
-        *) rdma resource show cm_id ;;
-        esac | grep -q "[:=]$2\\b" && return 0
+        *) rdma resource show cm_id | grep LISTEN ;;
+        esac | grep -q ":$2\b" && break
         tries=$((tries + 1))
         usleep 100000
     done
-    return 1
+    # rdma_cm says LISTEN a moment before siw does.
+    usleep 300000
+    [ $tries -lt 600 ] && kill -0 "$3" 2>/dev/null
 }
 
 # Runs a client and takes samples. Returns its status.
