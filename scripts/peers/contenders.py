@@ -151,6 +151,15 @@ class Programs:
             program.end()
 
 
+def of_bench(run, test):
+    """Returns the figure of a run of `heddle bench`."""
+    if test.what != "round trip":
+        return run["mops_per_s" if test.what == "rate" else "gbit_per_s"]
+    if not run["ops"]:
+        raise Failed("heddle bench: no round trip came to an end")
+    return run["seconds"] / run["ops"] * 1e6
+
+
 class Heddle:
     """RDMA Writes; the round trip is of a Write and a Write back.
 
@@ -193,10 +202,7 @@ class Heddle:
         return [programs.start(net.names[1], *command, *device)]
 
     def result(self, texts, test):
-        of = self.report(texts)
-        if test.what == "round trip":
-            return of["seconds"] / of["ops"] * 1e6
-        return of["mops_per_s" if test.what == "rate" else "gbit_per_s"]
+        return of_bench(self.report(texts), test)
 
     def report(self, texts):
         return json.loads(texts[0])["results"][0]["runs"][0]
@@ -288,6 +294,8 @@ class Smoltcp:
     def result(self, texts, test):
         of = json.loads(texts[0])
         if test.what == "round trip":
+            if of["mean_us"] is None:
+                raise Failed("smoltcp: no round trip came to an end")
             return of["mean_us"]
         return of["gbit_per_s"] * (1e3 / 8 / test.size if test.what == "rate" else 1)
 

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 
-from peers.contenders import Failed
+from peers.contenders import Failed, of_bench
 from peers.report import Run, Test, chosen, table, turns
 from peers.usage import Sample, between, cost, window
 
@@ -58,6 +58,8 @@ class Perftest:
             raise Failed(f"{self.name}: no figure in {text.strip()[-300:]!r}")
         cells = [float(cell) for cell in rows[-1].split()]
         if test.what == "round trip":
+            if not cells[1]:
+                raise Failed(f"{self.name}: no round trip came to an end")
             # perftest reports half of a round trip.
             return 2 * cells[2]
         return cells[4] if test.what == "rate" else cells[3]
@@ -78,10 +80,7 @@ class Bench:
                 *(["--depth", DEPTH] if test.what == "throughput" else [])]
 
     def result(self, text, test):
-        of = json.loads(text)["results"][0]["runs"][0]
-        if test.what == "round trip":
-            return of["seconds"] / of["ops"] * 1e6
-        return of["mops_per_s" if test.what == "rate" else "gbit_per_s"]
+        return of_bench(json.loads(text)["results"][0]["runs"][0], test)
 
 
 def contenders(processors):

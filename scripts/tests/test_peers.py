@@ -127,6 +127,17 @@ class Figures(unittest.TestCase):
         for what, figure in [("throughput", 9.5), ("rate", 0.25), ("round trip", 4)]:
             self.assertEqual(heddle.result([text], of(what)), figure)
 
+    def test_run_without_a_round_trip_has_failed(self):
+        test, bench = of("round trip"), {"seconds": 1, "ops": 0}
+        text = json.dumps({"results": [{"runs": [bench]}]})
+        row = " #bytes #iterations t_avg[usec] tps average\n 8 0 0.00 0.00\n"
+        for result in (lambda: Heddle("", "", "ring", 1).result([text], test),
+                       lambda: guest.Bench("", "ring", 1).result(text, test),
+                       lambda: guest.Perftest("", "siw").result(row, test),
+                       lambda: Smoltcp("", "", 1500).result(['{"mean_us": null}'], test)):
+            with self.assertRaisesRegex(Failed, "no round trip"):
+                result()
+
     def test_processors_are_those_that_programs_report_of_themselves(self):
         used = {"host_total": 90, "remote_total": 60}
         text, kernel = json.dumps({"end": {"cpu_utilization_percent": used}}), Kernel("", 1500)
