@@ -222,11 +222,17 @@ pub trait Engine: Debug + Sized {
 
     /// Returns true if [`poll_transmit`](Engine::poll_transmit) may have something to send. A worker
     /// asks before each call.
-    fn wants_transmit(&self) -> bool;
+    #[inline]
+    fn wants_transmit(&self) -> bool {
+        true
+    }
 
     /// Ends the calls of [`poll_transmit`](Engine::poll_transmit) of a turn. Afterwards the engine
     /// refers to no memory that it has not [pinned](Engine::pins).
-    fn end_transmit<M: Memory>(&mut self, mem: &M);
+    #[inline]
+    fn end_transmit<M: Memory>(&mut self, mem: &M) {
+        let _ = mem;
+    }
 
     /// Calls `f` with the queue pair of a connection, so that `f` can post any number of requests.
     ///

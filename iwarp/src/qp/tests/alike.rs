@@ -210,7 +210,7 @@ fn test_segments_of_read_response_are_those_made_singly() {
         }
         stream.extend(made(p.a(), false).0);
         assert!(stream == single, "crc {crc}, sums {sums}");
-        // What comes is what the Read asked for.
+        // The Read asked for exactly these bytes.
         p.nodes[1].inbox.extend(&stream);
         p.b().expect(3, &data);
         p.deliver(1, usize::MAX);
@@ -362,7 +362,7 @@ fn test_long_send_fills_buffer_of_several_pieces() {
     p.check_healthy();
 }
 
-/// What the queue pair expects names a buffer. When this buffer has left the queue, a segment that
+/// An expected segment names a buffer. When this buffer has left the queue, a segment that
 /// looks the same goes to the buffer that is there, even when the number of messages has wrapped.
 #[test]
 fn test_segment_expected_for_completed_buffer_goes_to_next_buffer() {
