@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU64;
 use heddle_base::{Random, Seed};
 use heddle_types::{Access, MrError, MrFault, Pd, Qpn, Stag};
 use pages::PageList;
-use slot::{Region, Slot};
+use slot::{Parent, Region, Slot};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The largest number of regions in one table. This limit leaves 12 random bits in each STag.
@@ -110,17 +110,22 @@ impl Owner {
     }
 }
 
-/// Memory that [`MrTable::check_rest`] has checked: the rest of a region. It may be used for as long
-/// as the region stays registered as it was, which each use checks.
+/// Memory that [`MrTable::check_rest`] has checked: the rest of a region, or of the part of a region
+/// that an STag names which derives from it. It may be used for as long as both stay as they were,
+/// which each use checks.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedRest {
     range: MemRange,
+    /// Sequence number of the region's slot.
     seq: u64,
+    /// The slot of the STag and its sequence number; those of the region where the STag is the
+    /// region's own.
+    named: (u32, u64),
 }
 
 impl CheckedRest {
     /// Memory of no region.
-    pub const NONE: CheckedRest = CheckedRest { range: MemRange::EMPTY, seq: 1 };
+    pub const NONE: CheckedRest = CheckedRest { range: MemRange::EMPTY, seq: 1, named: (0, 1) };
 
     /// Returns the memory without what is beyond its first `len` bytes.
     #[must_use]
@@ -134,7 +139,10 @@ impl CheckedRest {
     pub fn take(&mut self, mrs: &MrTable, len: u32) -> Option<MemRange> {
         let taken = self.range.slice(0, len)?;
         // An odd number is never that of a region.
-        if mrs.slots.get(self.range.mr() as usize)?.seq() != self.seq {
+        let is_still = |slot: u32, seq| mrs.slots.get(slot as usize).map(Slot::seq) == Some(seq);
+        let (slot, seq) = self.named;
+        let region = self.range.mr();
+        if !is_still(region, self.seq) || (slot != region && !is_still(slot, seq)) {
             return None;
         }
         self.range = self.range.slice(len, self.range.len() - len)?;
@@ -324,9 +332,10 @@ impl MrTable {
         Some(MemRange::new(addr, len, index))
     }
 
-    /// Returns the memory from `to` to the end of a region, for a user that goes through it piece by
-    /// piece, as far as a range can be long. Returns `None` for memory that such a user has to check
-    /// piece by piece: that of an STag that derives from a region, and of a refused use.
+    /// Returns the memory from `to` to the end of a region, or of the contiguous part of a region
+    /// that an STag names which derives from it, for a user that goes through it piece by piece, as
+    /// far as a range can be long. Returns `None` for memory that such a user has to check piece by
+    /// piece: that of a page list, and of a refused use.
     #[inline(never)]
     pub fn check_rest(
         &self,
@@ -336,9 +345,33 @@ impl MrTable {
         need: Access,
     ) -> Option<CheckedRest> {
         let slot = self.index(stag);
-        let (addr, len, seq) = self.slots[slot as usize].grant_rest(user, stag, to, need)?;
+        let Some((addr, len, seq)) = self.slots[slot as usize].grant_rest(user, stag, to, need)
+        else {
+            return self.check_derived(user, stag, to, need);
+        };
         let len = u32::try_from(len).unwrap_or(u32::MAX);
-        Some(CheckedRest { range: MemRange::new(addr, len, slot), seq })
+        Some(CheckedRest { range: MemRange::new(addr, len, slot), seq, named: (slot, seq) })
+    }
+
+    /// Returns the rest of the memory of an STag that derives from a region, if it is one piece. `None`
+    /// decides nothing, as for [`check_region`](MrTable::check_region).
+    fn check_derived(
+        &self,
+        user: (Pd, Qpn),
+        stag: Stag,
+        to: u64,
+        need: Access,
+    ) -> Option<CheckedRest> {
+        let index = self.index(stag);
+        let rest = self.slots[index as usize].grant_derived(user, stag, to, need)?;
+        let Parent { slot, seq } = rest.parent;
+        // The STag is good only as long as its region is.
+        if self.slots.get(slot as usize)?.seq() != seq {
+            return None;
+        }
+        let len = u32::try_from(rest.len).unwrap_or(u32::MAX);
+        let range = MemRange::new(rest.addr, len, slot);
+        Some(CheckedRest { range, seq, named: (index, rest.seq) })
     }
 
     /// Checks STags that derive from a region, and finds the fault of a refused use.

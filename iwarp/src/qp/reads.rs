@@ -5,6 +5,7 @@ use crate::Msn;
 use crate::rdmap::AtomicRequest;
 use std::collections::VecDeque;
 
+use heddle_mr::CheckedRest;
 use heddle_types::Stag;
 
 /// A Read or atomic operation of this end whose response has not come completely.
@@ -45,6 +46,8 @@ pub(super) struct InboundRead {
     pub(super) size: u32,
     /// Bytes of the response that are already in FPDUs.
     pub(super) sent: u32,
+    /// The source from there on, as it was when the QP accepted the request.
+    pub(super) rest: CheckedRest,
 }
 
 /// Both sets, each in order, bounded by what was negotiated, and with memory only as it fills.

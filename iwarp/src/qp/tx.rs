@@ -25,7 +25,7 @@ use crate::rdmap::{
     Opcode, READ_REQUEST_LEN, ReadRequest,
 };
 use heddle_base::Fetch;
-use heddle_mr::{MemRange, Memory};
+use heddle_mr::{CheckedRest, MemRange, Memory};
 use heddle_types::{Access, AtomicOp, ConnectedState, CqeStatus, PostError, Queue, Sge, Stag};
 
 /// The message of which the QP is making segments.
@@ -442,9 +442,9 @@ impl QpContext {
         mulpdu: u32,
         (buffers, out): (&mut Buffers, &mut Fpdu),
     ) -> Result<(), Culprit> {
-        let r = match self.reads.inbound.front().copied() {
+        let r = match self.reads.inbound.front_mut() {
             Some(Inbound::Read(r)) => r,
-            Some(Inbound::Atomic { msn, request }) => {
+            Some(&mut Inbound::Atomic { msn, request }) => {
                 return self.atomic_response(env, msn, &request, out);
             }
             None => return Err(Fault::Malformed.into()),
@@ -453,13 +453,19 @@ impl QpContext {
         let mut found = MemRange::EMPTY;
         if len > 0 {
             // The owner may have unregistered the region since the QP accepted the request.
-            let from = r.src_to.saturating_add(u64::from(r.sent));
-            found = env
-                .mrs
-                .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
-                .map_err(|f| response_culprit(&r, Fault::read_source(f)))?;
+            found = match r.rest.take(env.mrs, len) {
+                Some(found) => found,
+                None => {
+                    r.rest = CheckedRest::NONE;
+                    let from = r.src_to.saturating_add(u64::from(r.sent));
+                    env.mrs
+                        .check(self.pd, self.qpn, r.src, from, len, Access::REMOTE_READ)
+                        .map_err(|f| response_culprit(r, Fault::read_source(f)))?
+                }
+            };
             len = found.len();
         }
+        let r = &*r;
         let last = r.sent + len == r.size;
         // A sink offset that wraps is the reader's mistake; the reader's end checks it.
         let to = r.sink_to.wrapping_add(u64::from(r.sent));

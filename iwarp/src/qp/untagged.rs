@@ -16,7 +16,7 @@ use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
     Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN,
 };
-use heddle_mr::Memory;
+use heddle_mr::{CheckedRest, Memory};
 use heddle_types::{Access, CqeStatus, MrFault, Queue, Sge};
 
 impl QpContext {
@@ -206,10 +206,15 @@ impl QpContext {
         }
         // The QP checks again when it makes each segment of the response. RFC 5040 section 5.2.1
         // forbids any check for a Read of no bytes.
+        let mut rest = CheckedRest::NONE;
         if r.size > 0 {
+            let (us, need) = ((self.pd, self.qpn), Access::REMOTE_READ);
             env.mrs
-                .check(self.pd, self.qpn, r.src_stag, r.src_to, r.size, Access::REMOTE_READ)
+                .check(us.0, us.1, r.src_stag, r.src_to, r.size, need)
                 .map_err(|f| blame(Fault::read_source(f)))?;
+            if r.size > LEAST {
+                rest = env.mrs.check_rest(us, r.src_stag, r.src_to, need).unwrap_or(rest);
+            }
         }
         self.reads.inbound.push_back(Inbound::Read(InboundRead {
             msn: h.msn,
@@ -219,6 +224,7 @@ impl QpContext {
             src_to: r.src_to,
             size: r.size,
             sent: 0,
+            rest,
         }));
         self.reads.msn = self.reads.msn.next();
         self.counters.rx_read_requests += 1;

@@ -37,6 +37,16 @@ pub(super) struct Parent {
     pub(super) seq: u64,
 }
 
+/// The rest of the memory of an STag that derives from a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DerivedRest {
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    /// Sequence number of the STag's slot.
+    pub(super) seq: u64,
+    pub(super) parent: Parent,
+}
+
 impl Region {
     /// Makes a region that is no window and no fast registration, without an STag yet.
     pub(super) fn plain(pd: Pd, qpn: Option<Qpn>, range: [u64; 3], access: Access) -> Region {
@@ -156,6 +166,45 @@ impl Slot {
         let addr = self.grant(user, stag, to, 1, need)?;
         let (base, size) = (self.to.load(Relaxed), self.len.load(Relaxed));
         self.is_still(seq).then(|| (addr, size - to.wrapping_sub(base), seq))
+    }
+
+    /// Returns the bytes from `to` to the end of the memory of an STag that derives from a region,
+    /// if the memory is one piece and the first of these bytes passes every check of this slot. The
+    /// caller has yet to check that the region is still as it was.
+    pub(super) fn grant_derived(
+        &self,
+        (pd, qpn): (Pd, Qpn),
+        stag: Stag,
+        to: u64,
+        need: Access,
+    ) -> Option<DerivedRest> {
+        let seq = self.seq.load(Acquire);
+        let (addr, base, size) =
+            (self.addr.load(Relaxed), self.to.load(Relaxed), self.len.load(Relaxed));
+        let owner = self.qpn.load(Relaxed);
+        let (name, domain) = (self.stag.load(Relaxed), self.pd.load(Relaxed));
+        let (terms, parent) = (self.terms.load(Relaxed), self.parent.load(Relaxed));
+        let parent_seq = self.parent_seq.load(Relaxed);
+        if seq & 1 != 0 || !self.is_still(seq) {
+            return None;
+        }
+        // Only peers may use a window: no local operation may, not even as a source.
+        let is_window = Kind::from_bits(terms >> KIND_SHIFT).is_window();
+        let off = to.wrapping_sub(base);
+        // The registration has checked that neither sum wraps, as for `grant`.
+        let fits = off < size;
+        let bits = u32::from(need.bits());
+        let one_run = (parent & !ANY_QP) >> RUNS_SHIFT == 0;
+        let parent = Parent { slot: parent & PARENT_SLOT, seq: parent_seq };
+        (name == stag.0
+            && name != 0
+            && domain == pd.0
+            && (owner == 0 || owner == u64::from(qpn.0) + 1)
+            && terms & (bits | INVALID | DERIVED) == bits | DERIVED
+            && (!is_window || need.is_remote())
+            && one_run
+            && fits)
+            .then(|| DerivedRest { addr: addr + off, len: size - off, seq, parent })
     }
 
     /// Returns the contents, valid or not, and the sequence number that goes with them. Returns

@@ -4,7 +4,8 @@
 use super::pair::{BASE, Node};
 use super::*;
 use crate::qp::alike::LEAST;
-use heddle_types::{CqeStatus, SendOp, Sge};
+use heddle_mr::{Kind, MrTable};
+use heddle_types::{Bind, CqeStatus, SendOp, Sge};
 
 const MULPDU: u16 = 1442;
 const LONG: usize = 9000;
@@ -132,6 +133,82 @@ fn test_write_into_memory_unregistered_within_message_ends_stream() {
         p.deliver(1, n);
         assert!(!p.nodes[1].qp.state().is_live());
         assert!(p.nodes[1].mem.snapshot() == before, "nothing is placed afterwards");
+    }
+}
+
+/// The same with a part of a region that a request has registered: either may end.
+#[test]
+fn test_write_into_fast_registration_that_ends_within_message_ends_stream() {
+    for (end_region, again) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut p = Pair::open(config());
+        let Node { qp, mrs, .. } = &p.nodes[1];
+        let us = (qp.pd(), qp.qpn());
+        let rights = Access::LOCAL_WRITE.with(Access::BIND);
+        let open = |mrs: &MrTable| mrs.register(us.0, 4096, 0, LONG as u64, rights).unwrap().stag;
+        let fast = mrs.allocate(us.0, Some(us.1), LONG as u64).unwrap();
+        let bind = |mrs: &MrTable, key: u8, region| {
+            let bind = Bind { stag: fast.with_key(key), to: BASE, access: Access::REMOTE_WRITE };
+            mrs.bind(us, Kind::Fast, &bind, [(region, 0, len32(LONG))]).unwrap();
+            bind.stag
+        };
+        let mut region = open(mrs);
+        let target = bind(mrs, 1, region);
+        p.nodes[0].write(0, &random_bytes(LONG, 3));
+        let sge = p.nodes[0].sge(0, LONG);
+        p.send(0, 1, SendOp::Write { stag: target, to: BASE }, [sge]);
+        let n = p.transmit(0, 7);
+        assert_eq!(p.deliver(1, n / 2 - n / 2 % 1448), n / 2 - n / 2 % 1448, "whole FPDUs");
+        let before = p.nodes[1].mem.snapshot();
+        let Node { mrs, .. } = &p.nodes[1];
+        if end_region {
+            mrs.deregister(region).unwrap();
+            region = open(mrs);
+        } else {
+            mrs.invalidate_local(us, target).unwrap();
+        }
+        if again {
+            bind(mrs, 2, region);
+        }
+        p.deliver(1, n);
+        assert!(!p.nodes[1].qp.state().is_live());
+        assert!(p.nodes[1].mem.snapshot() == before, "nothing is placed afterwards");
+    }
+}
+
+/// The source of the peer's Read is checked once as well: nothing is read of it after its end.
+#[test]
+fn test_read_of_memory_that_ends_within_response_is_not_answered() {
+    for fast in [false, true] {
+        let mut p = Pair::open(config());
+        let Node { qp, mrs, .. } = &p.nodes[1];
+        let us = (qp.pd(), qp.qpn());
+        let (base, rights) = (if fast { 0 } else { BASE }, Access::REMOTE_READ.with(Access::BIND));
+        let region = mrs.register(us.0, 4096, base, LONG as u64, rights).unwrap().stag;
+        let source = if fast {
+            let stag = mrs.allocate(us.0, Some(us.1), LONG as u64).unwrap().with_key(1);
+            let bind = Bind { stag, to: BASE, access: Access::REMOTE_READ };
+            mrs.bind(us, Kind::Fast, &bind, [(region, 0, len32(LONG))]).unwrap();
+            stag
+        } else {
+            region
+        };
+        let sge = p.nodes[0].sge(0, LONG);
+        p.send(0, 1, SendOp::Read { stag: source, to: BASE }, [sge]);
+        let n = p.transmit(0, 1);
+        p.deliver(1, n);
+        let node = p.b();
+        let (mut buffers, mut out) = (Buffers::default(), Fpdu::default());
+        let Node { qp, mem, mrs, .. } = node;
+        let env = QpEnv { mem: &*mem, mrs: &*mrs, snapshots_full: false, posted: None };
+        for _ in 0..3 {
+            assert!(qp.poll_transmit_into(&env, MULPDU, &mut buffers, &mut out));
+            assert!(qp.state().is_live());
+        }
+        let ended = if fast { mrs.invalidate_local(us, source).is_ok() } else { false };
+        assert!(ended || mrs.deregister(region).is_ok());
+        assert!(qp.poll_transmit_into(&env, MULPDU, &mut buffers, &mut out));
+        assert_eq!(qp.state(), ConnectedState::Terminate, "{fast}");
+        qp.abort();
     }
 }
 

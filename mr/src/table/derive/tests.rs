@@ -48,6 +48,67 @@ fn test_fast_registration_is_valid_only_with_its_last_key() {
     assert!(check(second, 1 << 40, 1).is_ok());
 }
 
+/// A user that goes through the memory of an STag piece by piece checks it once. Each piece asks
+/// whether the STag and its region are as they were.
+#[test]
+fn test_checked_rest_of_derived_stag_ends_with_stag_and_with_region() {
+    let ends: [fn(&MrTable, Stag, Stag); 5] = [
+        |t, _, stag| t.invalidate(PD, QP, stag).unwrap(),
+        |t, _, stag| t.invalidate_local(US, stag).unwrap(),
+        |t, _, stag| t.revoke(stag).unwrap(),
+        |t, _, stag| t.deregister(stag).unwrap(),
+        |t, region, _| t.deregister(region).unwrap(),
+    ];
+    for (n, end) in ends.into_iter().enumerate() {
+        let t = table(4);
+        let register = || t.register(PD, 1000, 50, 8192, all()).unwrap().stag;
+        let region = register();
+        let base = t.allocate(PD, Some(QP), 8192).unwrap();
+        let stag = base.with_key(1);
+        let rights = Access::REMOTE_WRITE.with(Access::REMOTE_INVALIDATE);
+        t.bind(US, Kind::Fast, &bind(stag, 7, rights), [(region, 150, 100)]).unwrap();
+        let rest = |user, stag, to, need| t.check_rest(user, stag, to, need);
+        let write = Access::REMOTE_WRITE;
+        assert!(rest(US, stag, 7, Access::REMOTE_READ).is_none(), "no such right");
+        assert!(rest((PD, Qpn(10)), stag, 7, write).is_none(), "of another queue pair");
+        assert!(rest((Pd(8), QP), stag, 7, write).is_none(), "of another domain");
+        assert!(rest(US, base.with_key(2), 7, write).is_none(), "of another key");
+        assert!(rest(US, stag, 6, write).is_none() && rest(US, stag, 107, write).is_none());
+        let mut rest = rest(US, stag, 17, write).unwrap();
+        let first = rest.take(&t, 60).unwrap();
+        assert_eq!((first.addr(), first.len(), first.mr()), (1110, 60, t.index(region)));
+        assert!(rest.take(&t, 31).is_none(), "the registration has 30 bytes more");
+        let mut last = rest;
+        assert_eq!(last.take(&t, 30).unwrap().addr(), 1170);
+        end(&t, region, stag);
+        assert!(rest.take(&t, 1).is_none(), "after end {n}");
+        // The same memory once more is another registration, whatever slots it takes.
+        let region = if n == 4 { register() } else { region };
+        let again = if n == 3 { t.allocate(PD, Some(QP), 8192).unwrap() } else { base };
+        let again = again.with_key(2);
+        t.bind(US, Kind::Fast, &bind(again, 7, rights), [(region, 150, 100)]).unwrap();
+        assert!(t.check(PD, QP, again, 87, 1, write).is_ok());
+        assert!(rest.take(&t, 1).is_none(), "after end {n}, registered again");
+    }
+}
+
+#[test]
+fn test_window_and_page_list_have_no_rest_for_local_use() {
+    let t = table(4);
+    let region = t.register(PD, 5 * PAGE, 0, 64 * PAGE, all()).unwrap().stag;
+    let window = t.allocate_window(PD, Some(QP)).unwrap().with_key(1);
+    let access = Access::REMOTE_READ;
+    t.bind(US, Kind::QpWindow, &bind(window, 0, access), [(region, 0, 4096)]).unwrap();
+    assert!(t.check_rest(US, window, 0, access).is_some());
+    assert!(t.check_rest(US, window, 0, Access::NONE).is_none());
+    assert_eq!(t.check(PD, QP, window, 0, 1, Access::NONE), Err(MrFault::Access));
+    let list = t.allocate(PD, None, 4 * PAGE).unwrap().with_key(1);
+    let pieces = [(region, 2 * PAGE, 4096), (region, 9 * PAGE, 4096)];
+    t.bind(US, Kind::Fast, &bind(list, 0, access), pieces).unwrap();
+    assert!(t.check_rest(US, list, 0, access).is_none(), "its pieces are checked one by one");
+    assert_eq!(t.check(PD, QP, list, 4095, 2, access).map(|r| r.len()), Ok(1));
+}
+
 /// Returns the address of each byte of `[to, to + len)`, as checks give it.
 fn bytes(t: &MrTable, stag: Stag, to: u64, len: u32) -> Result<Vec<u64>, MrFault> {
     let mut all = Vec::new();
