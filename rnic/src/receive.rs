@@ -136,9 +136,13 @@ impl<F: RnicFrame> Rnic<F> {
             let env = sink.env(conn, &self.shared.mrs);
             let (start, longest) = (p.pos, p.len);
             let n = frames.len();
+            // The last frame of a long message often holds a short message too. So the frame before
+            // it says as well whether later frames are likely to be of one FPDU.
+            let mut wants_crc = false;
             for (at, slot) in frames.iter_mut().enumerate() {
                 if at + 1 == n {
                     p.len = last;
+                    wants_crc = qp.wants_crc();
                 }
                 let Some(frame) = slot else { continue };
                 let len = p.len as usize;
@@ -162,7 +166,7 @@ impl<F: RnicFrame> Rnic<F> {
             self.shared.counters.rx_payload_bytes += u64::from(len);
             self.shared.counters.rx_direct += n as u64;
             state.rx_next = p.pos;
-            self.wants_crc = qp.wants_crc();
+            self.wants_crc = wants_crc || qp.wants_crc();
             tcp.accept_segments(now, start, len, longest);
         }
         // The same work as in `drain`, inlined because every segment needs it.

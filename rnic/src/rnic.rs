@@ -381,7 +381,7 @@ impl<F: RnicFrame> Rnic<F> {
     }
 
     /// Returns true if the [`payload_crc`](RnicFrame::payload_crc) of the next frame is likely to
-    /// be used, judging by the last frame.
+    /// be used, judging by the last two frames.
     #[inline]
     pub fn wants_crc(&self) -> bool {
         self.wants_crc
