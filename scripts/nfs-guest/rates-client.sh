@@ -27,8 +27,9 @@ measure() { # ROUND SERVER
     attach "$2" || return 1
     # The first write of a file is to new memory of the server, so it is not counted.
     [ -e /mnt/file ] || dd if=/dev/zero of=/mnt/file bs=1M count="$FILE_MIB" 2>/dev/null || return 1
-    job "$1" "$2" write write 64k && job "$1" "$2" read read 64k && job "$1" "$2" random randread 4k ||
-        return 1
+    job "$1" "$2" write write 64k || return 1
+    job "$1" "$2" read read 64k || return 1
+    job "$1" "$2" random randread 4k || return 1
     umount /mnt
 }
 round=0

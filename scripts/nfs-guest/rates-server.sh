@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# rates-server.sh - makes the guest of server.sh serve the same memory by Heddle too. busybox sh runs
-# it before server.sh, after a line each for
+# rates-server.sh - makes the guest of server.sh serve memory by Heddle too. busybox sh runs it
+# before server.sh, after a line each for
 #   HEDDLE_IP HEDDLE_MOUNT_PORT  Heddle's address, and its port for MOUNT on the guest's own address
 #   HEDDLE_CRC                   on or off
 #   NIC                          the PCI address of Heddle's NIC
