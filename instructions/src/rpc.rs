@@ -23,10 +23,13 @@ pub(crate) fn stream(
     ops: u64,
 ) -> Result<u64, HarnessError> {
     let size = Size(u32::try_from(size).unwrap_or(u32::MAX));
+    // The calls after the counted ones are those of the last round. So the comparison of all memory
+    // with which the load ends, which is no part of a call, is not counted.
+    let all = warm + ops + depth as u64;
     let spec = BenchSpec {
         sizes: Sizes::one(size),
         depth: u32::try_from(depth).ok(),
-        until: Until::Iters(warm + ops),
+        until: Until::Iters(all),
         ..BenchSpec::default()
     };
     let (clock, hand) = Clock::manual();
@@ -48,5 +51,6 @@ pub(crate) fn stream(
     };
     until(warm)?;
     measured(|| until(warm + ops))?;
+    until(all)?;
     Ok(ops)
 }
