@@ -50,15 +50,6 @@ use crate::credential::Credential;
 use crate::memory::{Buffer, Memory, NoMemory};
 use crate::transport::TransportConfig;
 
-/// Room for the reply of a call.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Room {
-    /// Room for results that may be placed, in their order.
-    pub(crate) results: Vec<Buffer>,
-    /// Length in bytes of the longest results without those.
-    pub(crate) stream: u32,
-}
-
 /// The configuration of a client.
 pub struct ClientConfig {
     /// Versions, sizes and depths of the client's connections.

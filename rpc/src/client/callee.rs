@@ -9,7 +9,7 @@ use heddle_rpcrdma::binding::Binding;
 use heddle_rpcrdma::rpc::Procedure;
 
 use super::calls::{Calls, Outgoing};
-use super::{CallError, Client, ClientConfig, Room, Shared, State};
+use super::{CallError, Client, ClientConfig, Shared, State};
 use crate::body::Body;
 use crate::credential::Credential;
 use crate::memory::Buffer;
@@ -64,10 +64,11 @@ impl Draft {
         let Usual { binding, credential, timeout } = *usual;
         let stream = self.results_max.unwrap_or_else(|| self.expected(binding));
         let credential = self.credential.as_ref().unwrap_or(credential);
-        let message = Message::call(xid, self.procedure, credential, self.arguments, binding)?;
+        let parts = (self.arguments, self.results);
+        let message = Message::call(xid, self.procedure, credential, parts, binding)?;
         let has_reply = !self.one_way && binding.has_reply(self.procedure);
-        let room = has_reply.then_some(Room { results: self.results, stream });
-        let outgoing = Outgoing { procedure: self.procedure, message, room };
+        let results = has_reply.then_some(stream);
+        let outgoing = Outgoing { procedure: self.procedure, message, results };
         let timeout = self.timeout.unwrap_or(timeout).min(LONGEST);
         calls.add(xid, outgoing, Instant::now() + timeout);
         Ok(xid)

@@ -23,18 +23,19 @@ use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::conn::CallRefused;
 use heddle_rpcrdma::rpc::Procedure;
 
-use super::{CallError, Room};
+use super::CallError;
 use crate::body::Body;
 use crate::message::Message;
 use crate::transport::Made;
 
-/// A call to send, and the room for its reply.
+/// A call to send.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) procedure: Procedure,
     pub(crate) message: Arc<Message>,
-    /// Room for the reply; `None` for a call without a reply.
-    pub(crate) room: Option<Room>,
+    /// Length in bytes of the longest results without those that have room of their own; `None` for
+    /// a call without a reply.
+    pub(crate) results: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -330,7 +331,7 @@ impl Calls {
     /// and has no reply yet, so that the connection must be told. A call without a reply goes on.
     pub(crate) fn cancel(&mut self, xid: Xid) -> bool {
         if let Some(call) = self.calls.get_mut(&xid)
-            && call.outgoing.room.is_none()
+            && call.outgoing.results.is_none()
             && !matches!(call.state, State::Finished(_))
         {
             call.is_left = true;

@@ -63,6 +63,9 @@ pub(crate) struct From<'a> {
     pub(crate) caller: Option<&'a Caller>,
 }
 
+/// The calls that a reply answers: usually one, for which no list is allocated.
+type Tickets = std::iter::Chain<std::option::IntoIter<Ticket>, std::vec::IntoIter<Ticket>>;
+
 /// The header of a call, and the identity of its caller.
 struct Called {
     xid: Xid,
@@ -213,7 +216,7 @@ impl Dispatch {
     }
 
     /// Takes the oldest answer of a program. Returns the tickets that wait for it, and the reply.
-    pub(crate) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
+    pub(crate) fn next_reply(&mut self) -> Option<(Tickets, Arc<Message>)> {
         let answer = self.outbox.pop()?;
         Some(self.reply_of(answer))
     }
@@ -223,7 +226,7 @@ impl Dispatch {
         self.duplicates.leave(ip, |ticket| ticket.link == link);
     }
 
-    fn reply_of(&mut self, (job, outcome): Answer) -> (Vec<Ticket>, Arc<Message>) {
+    fn reply_of(&mut self, (job, outcome): Answer) -> (Tickets, Arc<Message>) {
         let Job { xid, procedure, has_reply, to } = job;
         let (reply, keep) = match (outcome, self.registered(procedure)) {
             _ if !has_reply => (Message::silence(xid), true),
@@ -240,10 +243,11 @@ impl Dispatch {
             // Registered memory is for calls under way, so a kept reply is copied elsewhere.
             To::All { key, keep: own } => {
                 let kept = (own && keep).then_some(|| Message::flat(&reply));
-                self.duplicates.done(key, reply.weight(), kept)
+                (None, self.duplicates.done(key, reply.weight(), kept))
             }
-            To::One(ticket) => vec![ticket],
+            To::One(ticket) => (Some(ticket), Vec::new()),
         };
+        let tickets = tickets.0.into_iter().chain(tickets.1);
         (tickets, reply)
     }
 

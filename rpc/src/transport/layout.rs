@@ -1,6 +1,6 @@
 //! Lays out messages as pieces of registered memory. The bytes of a message are copied once; a
-//! separate item becomes a piece at its own place. A short message without items becomes a single
-//! piece, and is copied when it is sent.
+//! separate item becomes a piece at its own place. The bytes of a message of which everything but
+//! separate items goes in Sends need no memory: they are copied when they are sent.
 //!
 //! ```text
 //!   registered   header │ bytes       │ padding │ bytes  │
@@ -34,26 +34,23 @@ impl Laid {
 }
 
 /// Puts a message into memory, and records its place in `laid`, which is empty before. The messages
-/// of a server are replies; the memory of a client keeps no part for replies. A message of up to
-/// `inline` bytes without items that may be placed is certain to go in one Send, or in several, and
-/// by no other operation.
+/// of a server are replies; the memory of a client keeps no part for replies. If `in_sends`, and only
+/// separate items may be placed, all bytes of the message but theirs go in one Send, or in several,
+/// and by no other operation.
 ///
 /// # Errors
 /// [`NoMemory`] for the bytes that are copied.
 pub(crate) fn lay_out(
     message: &Arc<Message>,
-    inline: usize,
+    in_sends: bool,
     memory: &Memory,
     store: &mut Store,
     laid: &mut Laid,
 ) -> Result<(), NoMemory> {
     let (header, body) = (message.header(), message.body());
     // However short an item that may be placed is, it goes by Write where the peer has room for it.
-    let is_whole = body.items().is_empty() && message.placeable().is_empty();
-    if is_whole && message.weight() <= inline {
-        let id = store.put(Stored::Short(message.clone()));
-        laid.ids.push(id);
-        laid.stream.push(piece(id, 0, message.weight()));
+    if in_sends && message.is_plain() {
+        lay_out_short(message, store, laid);
         return Ok(());
     }
     let padding: usize = body.items().iter().map(|i| padded(i.data.len()) - i.data.len()).sum();
@@ -90,6 +87,26 @@ pub(crate) fn lay_out(
         laid.stream.push(piece(id, from, at - from));
     }
     Ok(())
+}
+
+/// Names the bytes of a message where they are, and its separate items.
+fn lay_out_short(message: &Arc<Message>, store: &mut Store, laid: &mut Laid) {
+    let (header, all) = (message.header().len(), message.own_len());
+    let own = store.put(Stored::Short(message.clone()));
+    laid.ids.push(own);
+    // The bytes of the message that have a piece, and those of the items before them.
+    let (mut from, mut passed) = (0, 0);
+    for item in message.body().items() {
+        let to = (header + item.position as usize).saturating_sub(passed).clamp(from, all);
+        laid.stream.push(piece(own, from, to - from));
+        let data = store.put(Stored::Registered(item.data.clone()));
+        laid.ids.push(data);
+        laid.stream.push(piece(data, 0, item.data.len()));
+        (from, passed) = (to, passed + item.data.len());
+    }
+    if all > from {
+        laid.stream.push(piece(own, from, all - from));
+    }
 }
 
 /// Returns a piece of a buffer. No buffer is longer than a message, so the length fits.

@@ -217,12 +217,8 @@ impl Link {
             any = true;
             let posted = match work {
                 Work::Register { call, regions } => {
-                    let registered =
-                        post::register(&mut self.parts, &self.store, regions, |segments| {
-                            self.segments.clear();
-                            self.segments.extend_from_slice(segments);
-                        });
-                    match registered {
+                    let on = (&mut self.parts, &mut self.store, &self.memory);
+                    match post::register(on, regions, &mut self.segments) {
                         Ok(None) => {
                             self.conn.registered(call, &self.segments);
                             Ok(())
@@ -246,8 +242,14 @@ impl Link {
                     post::read(&mut self.parts, &self.store, id, &to, from)
                 }
                 Work::Write { id, from, to } => {
-                    self.after.push_back((id.to_bits(), After::Nothing));
-                    post::write((&mut self.parts, &self.store, &mut self.sges), id, from, to)
+                    // The completion of the reply says that its Writes are done. Only a peer with
+                    // many chunks makes so many of them that their places must come back before.
+                    let signaled = self.parts.places.is_signal_due();
+                    if signaled {
+                        self.after.push_back((id.to_bits(), After::Nothing));
+                    }
+                    let parts = (&mut self.parts, &self.store, &mut self.sges);
+                    post::write(parts, id, from, (to, signaled))
                 }
                 Work::Invalidate { id, handle } => {
                     let stag = Stag(handle.0);

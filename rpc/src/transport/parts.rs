@@ -141,25 +141,51 @@ impl Headers {
         !self.free.is_empty()
     }
 
-    /// Puts `pieces`, one after another, into a room of their own. Returns the number of the room,
-    /// and its place.
-    pub(super) fn put(&mut self, pieces: &[&[u8]]) -> Option<(usize, heddle_verbs::Sge)> {
-        let len = pieces.iter().map(|piece| piece.len()).sum();
-        if len > self.room {
-            return None;
-        }
+    /// Takes room for a Send. Returns `None` when there is none.
+    pub(super) fn begin(&mut self) -> Option<Head<'_>> {
         let number = self.free.pop()?;
-        let first = number * self.room;
-        let mut at = first;
-        for piece in pieces {
-            self.mr.write(at, piece);
-            at += piece.len();
-        }
-        Some((number, self.mr.sge(first, len)))
+        let from = number * self.room;
+        Some(Head { mr: &self.mr, number, from, at: from, end: from + self.room })
     }
 
     /// Frees the room of a Send that has completed.
     pub(super) fn give(&mut self, number: usize) {
         self.free.push(number);
+    }
+}
+
+/// The room of a Send that is being filled.
+#[derive(Debug)]
+pub(super) struct Head<'a> {
+    mr: &'a Mr,
+    number: usize,
+    /// Offset of the first byte that was not cut off yet, of the next byte, and of the end.
+    from: usize,
+    at: usize,
+    end: usize,
+}
+
+impl Head<'_> {
+    /// Appends bytes. Returns `None` when they do not fit.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Option<()> {
+        if bytes.len() > self.end - self.at {
+            return None;
+        }
+        self.mr.write(self.at, bytes);
+        self.at += bytes.len();
+        Some(())
+    }
+
+    /// Returns the place of the bytes since the last cut, if there are any.
+    pub(super) fn cut(&mut self) -> Option<heddle_verbs::Sge> {
+        let len = self.at - self.from;
+        let cut = (len > 0).then(|| self.mr.sge(self.from, len));
+        self.from = self.at;
+        cut
+    }
+
+    /// Returns the number of the room.
+    pub(super) fn number(&self) -> usize {
+        self.number
     }
 }

@@ -7,22 +7,28 @@ use heddle_verbs::{Access, PostError, SendWr, Sge, Stag};
 use super::parts::{Parts, SGES};
 use super::send_queue::UNNAMED;
 use super::store::Store;
+use crate::memory::Memory;
 
-/// Posts fast registrations of all `regions` and passes their segments to `give`. If there are too
-/// few STags, posts none and returns whether there may be enough later.
+/// Posts fast registrations of all `regions` and puts their segments into `segments`. If there are
+/// too few STags, posts none and returns whether there may be enough later. Takes `memory` for bytes
+/// of the call that are in none yet.
 pub(super) fn register(
-    parts: &mut Parts,
-    store: &Store,
+    (parts, store, memory): (&mut Parts, &mut Store, &Memory),
     regions: &[conn::Region],
-    give: impl FnOnce(&[Segment]),
+    segments: &mut Vec<Segment>,
 ) -> Result<Option<NotRegistered>, PostError> {
+    segments.clear();
     if regions.len() > parts.pool.len() {
         return Ok(Some(NotRegistered::Never));
     }
     if regions.len() > parts.pool.available() {
         return Ok(Some(NotRegistered::Later));
     }
-    let mut segments = Vec::with_capacity(regions.len());
+    // The memory that these few bytes lack may come back without an event of this connection, so
+    // the call does not wait for it.
+    if regions.iter().any(|region| store.promote(region.memory.buffer, memory).is_err()) {
+        return Ok(Some(NotRegistered::Never));
+    }
     for region in regions {
         let (Some(sge), Some(stag)) = (store.sge(&region.memory), parts.pool.take()) else {
             return Err(PostError::BindData);
@@ -39,7 +45,6 @@ pub(super) fn register(
         parts.places.post(&parts.qp, &wr)?;
         segments.push(Segment { handle: Handle(stag.0), length: sge.len, offset: 0 });
     }
-    give(&segments);
     Ok(None)
 }
 
@@ -51,32 +56,28 @@ pub(super) fn send(
     invalidate: Option<Handle>,
 ) -> Result<usize, PostError> {
     sges.clear();
-    let few = payload.len() < usize::from(SGES);
-    let short = payload.first().and_then(|piece| store.short(piece));
-    let number = if let Some([front, rest]) = short {
-        // The short message is the only piece. Copying it costs less than registered memory for it
-        // and a list of two pieces.
-        let all = parts.headers.put(&[header, front, rest]);
-        let (number, all) = all.ok_or(PostError::TooLong)?;
-        sges.push(all);
-        number
-    } else if few {
-        let (number, head) = parts.headers.put(&[header]).ok_or(PostError::TooLong)?;
-        sges.push(head);
+    let mut head = parts.headers.begin().ok_or(PostError::TooLong)?;
+    head.put(header).ok_or(PostError::TooLong)?;
+    if payload.len() < usize::from(SGES) {
         for piece in payload {
-            sges.push(store.sge(piece).ok_or(PostError::BindData)?);
+            // Copying short pieces costs less than registered memory for them and a longer list.
+            if let Some(short) = store.short(piece) {
+                short.iter().try_for_each(|bytes| head.put(bytes)).ok_or(PostError::TooLong)?;
+            } else {
+                sges.extend(head.cut());
+                sges.push(store.sge(piece).ok_or(PostError::BindData)?);
+            }
         }
-        number
     } else {
         // The message has more pieces than a request can have, because it has many small items.
-        let mut whole = header.to_vec();
+        let mut rest = Vec::new();
         for piece in payload {
-            store.gather(piece, &mut whole).ok_or(PostError::BindData)?;
+            store.gather(piece, &mut rest).ok_or(PostError::BindData)?;
         }
-        let (number, all) = parts.headers.put(&[&whole]).ok_or(PostError::TooLong)?;
-        sges.push(all);
-        number
-    };
+        head.put(&rest).ok_or(PostError::TooLong)?;
+    }
+    sges.extend(head.cut());
+    let number = head.number();
     let mut wr = SendWr::send(id.to_bits(), sges);
     if let Some(handle) = invalidate {
         wr = wr.invalidating(Stag(handle.0));
@@ -98,12 +99,12 @@ pub(super) fn read(
     parts.places.post(&parts.qp, &wr)
 }
 
-/// Posts an RDMA Write, in several requests if it has many pieces; only the last is signaled.
+/// Posts an RDMA Write, in several requests if it has many pieces; only the last may be `signaled`.
 pub(super) fn write(
     (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
     id: WorkId,
     from: &[conn::Sge],
-    to: Segment,
+    (to, signaled): (Segment, bool),
 ) -> Result<(), PostError> {
     let mut at = to.offset;
     let count = from.len().div_ceil(usize::from(SGES)).max(1);
@@ -114,7 +115,7 @@ pub(super) fn write(
             sges.push(store.sge(piece).ok_or(PostError::BindData)?);
         }
         let wr = SendWr::write(id.to_bits(), sges, Stag(to.handle.0), at);
-        let wr = if number < count { wr.unsignaled() } else { wr };
+        let wr = if signaled && number == count { wr } else { wr.unsignaled() };
         parts.places.post(&parts.qp, &wr)?;
         at = sges.iter().fold(at, |at, sge| at.saturating_add(sge.len.into()));
     }

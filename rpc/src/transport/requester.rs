@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::binding::{Binding, Chunks, Stream};
 use heddle_rpcrdma::conn::{
-    self, Call, CallId, CallRefused, IncomingReply, ReplyRoom, ReplyStream, Sge,
+    self, CHUNKS_MAX, Call, CallId, CallRefused, IncomingReply, ReplyRoom, ReplyStream, Sge,
 };
 use heddle_rpcrdma::rpc::{Procedure, Reply};
 
@@ -14,7 +15,6 @@ use super::link::Link;
 use super::store::Stored;
 use crate::body::{Body, Item};
 use crate::client::CallError;
-use crate::client::Room;
 use crate::client::calls::Outgoing;
 use crate::memory::Buffer;
 use crate::message::Message;
@@ -31,7 +31,7 @@ const TRANSPORT_HEADER: u32 = 256;
 const SEND_MIN: u32 = 1024;
 
 /// Length in bytes of a call that fits into a Send whatever the peer announces, if its header has
-/// no chunks.
+/// few chunks.
 const INLINE: usize = (SEND_MIN - TRANSPORT_HEADER) as usize;
 
 /// The result of an attempt to make a call.
@@ -52,12 +52,11 @@ pub(crate) struct Active {
     id: CallId,
     xid: Xid,
     procedure: Procedure,
-    /// Room for the results, and for the whole reply.
-    results: Vec<Buffer>,
+    /// Room for the whole reply.
     whole: Option<Buffer>,
     laid: Laid,
-    /// Kept because items of the message are where the application has put them.
-    _message: Arc<Message>,
+    /// Kept also because items of the message are where the application has put them.
+    message: Arc<Message>,
 }
 
 impl Link {
@@ -66,18 +65,20 @@ impl Link {
     /// # Errors
     /// Returns an error when the call cannot be made at all.
     pub(crate) fn call(&mut self, xid: Xid, outgoing: &Outgoing) -> Result<Made, CallError> {
-        let Outgoing { procedure, message, room } = outgoing;
-        let none = Room::default();
-        let (has_reply, room) = (room.is_some(), room.as_ref().unwrap_or(&none));
-        let whole = match self.whole(room.stream)? {
+        let Outgoing { procedure, message, results } = outgoing;
+        let (has_reply, results_max) = (results.is_some(), results.unwrap_or(0));
+        // A call without a reply has room for none.
+        let rooms = if has_reply { message.rooms() } else { &[] };
+        let whole = match self.whole(results_max)? {
             Whole::None => None,
             Whole::Room(buffer) => Some(buffer),
             Whole::Later => return Ok(Made::Later),
         };
-        // Any chunk would lengthen the header.
-        let inline = if room.results.is_empty() && whole.is_none() { INLINE } else { 0 };
+        // Many chunks lengthen the header. If the call does not fit into a Send because of them, it
+        // gets memory when that is registered (`Store::promote`).
+        let in_sends = message.own_len() <= INLINE;
         let mut laid = self.spare.pop().unwrap_or_default();
-        if lay_out(message, inline, &self.memory, &mut self.store, &mut laid).is_err() {
+        if lay_out(message, in_sends, &self.memory, &mut self.store, &mut laid).is_err() {
             self.spare.push(laid);
             return self.wait_for_memory(message.weight());
         }
@@ -86,11 +87,14 @@ impl Link {
             laid.ids.push(id);
             piece(id, 0, buffer.len())
         };
-        let results: Vec<[Sge; 1]> = room.results.iter().map(|b| [name(b)]).collect();
-        let results: Vec<&[Sge]> = results.iter().map(<[Sge; 1]>::as_slice).collect();
+        // With more results than a call can have, the connection refuses the call as well.
+        let taken = rooms.iter().take(CHUNKS_MAX + 1);
+        let results: ArrayVec<[Sge; 1], { CHUNKS_MAX + 1 }> = taken.map(|b| [name(b)]).collect();
+        let results: ArrayVec<&[Sge], { CHUNKS_MAX + 1 }> =
+            results.iter().map(<[Sge; 1]>::as_slice).collect();
         let all = whole.as_ref().map(|buffer| [name(buffer)]);
         let reply = ReplyRoom {
-            stream_max: Some(room.stream.saturating_add(REPLY_HEADER)),
+            stream_max: Some(results_max.saturating_add(REPLY_HEADER)),
             items: &results,
             whole: all.as_ref().map_or(&[], <[Sge; 1]>::as_slice),
         };
@@ -103,10 +107,9 @@ impl Link {
                     id,
                     xid,
                     procedure: *procedure,
-                    results: room.results.clone(),
                     whole,
                     laid,
-                    _message: message.clone(),
+                    message: message.clone(),
                 };
                 if let Some(slot) = self.active.get_mut(id.index()) {
                     *slot = Some(active);
@@ -239,14 +242,14 @@ fn results(
     let walk = Stream::new(rest, 0, Chunks::Write(filled));
     let found = binding.results(active.procedure, walk).map_err(CallError::BadResults)?;
     // A responder must place an eligible result for which there is room (RFC 8166 section 6.1).
-    let mut rooms = filled.iter().zip(&active.results).zip(found.as_slice());
+    let mut rooms = filled.iter().zip(active.message.rooms()).zip(found.as_slice());
     if rooms.any(|((&bytes, room), item)| bytes == 0 && item.length > 0 && !room.is_empty()) {
         return Err(CallError::Misplaced);
     }
     let mut items = Vec::new();
     for (index, &bytes) in filled.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
         let item = found.as_slice().get(index).filter(|item| item.length == bytes);
-        let data = active.results.get(index).and_then(|b| b.part(0, bytes as usize).ok());
+        let data = active.message.rooms().get(index).and_then(|b| b.part(0, bytes as usize).ok());
         let (Some(item), Some(data)) = (item, data) else { return Err(CallError::Misplaced) };
         items.push(Item { position: item.offset, data });
     }

@@ -72,10 +72,11 @@ impl Link {
             return;
         }
         let own = message.body().items().iter().all(|i| self.has(&i.data));
-        let inline = self.conn.reply_inline_max(id) as usize;
+        let inline = self.conn.reply_inline_max(id, message.placeable()) as usize;
+        let in_sends = message.weight() <= inline;
         let mut laid = self.spare.pop().unwrap_or_default();
         let (memory, store) = (&self.served_memory, &mut self.store);
-        match own.then(|| lay_out(message, inline, memory, store, &mut laid)) {
+        match own.then(|| lay_out(message, in_sends, memory, store, &mut laid)) {
             Some(Ok(())) => {}
             Some(Err(NoMemory { len })) if len <= self.served_memory.for_replies() => {
                 self.spare.push(laid);
@@ -146,7 +147,9 @@ fn split(buffer: &Buffer, call: &IncomingCall) -> Option<(Vec<u8>, Vec<Item>)> {
         buffer.read(0, &mut stream).ok()?;
         return Some((stream, Vec::new()));
     }
-    let (mut stream, mut items, mut from) = (Vec::new(), Vec::new(), 0);
+    let apart = call.reads.as_slice().iter().map(|item| item.length as usize).sum();
+    let mut stream = Vec::with_capacity(length.saturating_sub(apart));
+    let (mut items, mut from) = (Vec::new(), 0);
     let take = |from: usize, to: usize, stream: &mut Vec<u8>| {
         let at = stream.len();
         stream.resize(at + to.checked_sub(from)?, 0);

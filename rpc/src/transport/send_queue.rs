@@ -12,6 +12,10 @@ use heddle_verbs::{PostError, Qp, SendWr};
 /// The name of requests that belong to no named work of the connection.
 pub(crate) const UNNAMED: u64 = u64::MAX;
 
+/// The number of unsignaled requests in a row after which a request that need not be signaled is:
+/// a fraction of the shortest send queue.
+const LOOSE_MAX: u32 = 16;
+
 /// The places of a send queue.
 #[derive(Debug)]
 pub(crate) struct Places {
@@ -33,6 +37,12 @@ impl Places {
     /// Returns true if `requests` requests have room.
     pub(crate) const fn has_room(&self, requests: u32) -> bool {
         self.depth - self.used >= requests
+    }
+
+    /// Returns true if so many unsignaled requests have been posted in a row that the next should be
+    /// signaled.
+    pub(crate) const fn is_signal_due(&self) -> bool {
+        self.loose >= LOOSE_MAX
     }
 
     /// Takes the place of a posted request.

@@ -7,7 +7,7 @@ use heddle_rpcrdma::conn::{BufferId, Purpose};
 use heddle_rpcrdma::reduce::Piece;
 use heddle_verbs as verbs;
 
-use crate::memory::{self, Budget, Buffer, Memory, Share};
+use crate::memory::{self, Budget, Buffer, Memory, NoMemory, Share};
 use crate::message::Message;
 
 /// The buffer that a name stands for.
@@ -19,7 +19,7 @@ pub(crate) enum Stored {
     /// Bytes that come in Sends, in their order, and are used nowhere else. The vector has room for
     /// all from the start.
     Heap(Vec<u8>),
-    /// A message without items, which is copied into its Send.
+    /// The bytes of a message without its separate items, which are copied into its Sends.
     Short(Arc<Message>),
 }
 
@@ -121,6 +121,25 @@ impl Store {
         BufferId(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
+    /// Puts the bytes of a message that was to go in Sends into `memory`, under the same name, for
+    /// the peer will read them there. Does nothing for other buffers.
+    ///
+    /// # Errors
+    /// [`NoMemory`] for the bytes.
+    pub(crate) fn promote(&mut self, id: BufferId, memory: &Memory) -> Result<(), NoMemory> {
+        let share = self.share.clone();
+        let Some(stored) = self.get_mut(id) else { return Ok(()) };
+        let Stored::Short(message) = stored else { return Ok(()) };
+        let buffer = memory.take_for_reply(share.as_ref(), message.own_len())?;
+        // The buffer has room for all of the bytes, so the writes fit.
+        let inside = buffer
+            .write(0, message.header())
+            .and_then(|()| buffer.write(message.header().len(), message.body().bytes()));
+        debug_assert!(inside.is_ok());
+        *stored = Stored::Registered(buffer);
+        Ok(())
+    }
+
     /// Removes a buffer.
     pub(crate) fn remove(&mut self, id: BufferId) -> Option<Stored> {
         let (index, generation) = split(id);
@@ -148,7 +167,7 @@ impl Store {
         buffer.part(off, len).ok().map(|part| part.sge())
     }
 
-    /// Returns the bytes of a message that is copied into its Send; `None` when the piece is of
+    /// Returns bytes of a message that are copied into its Send; `None` when the piece is of
     /// another kind.
     pub(crate) fn short(&self, sge: &conn::Sge) -> Option<[&[u8]; 2]> {
         let Some(Stored::Short(message)) = self.get(sge.buffer) else { return None };

@@ -55,6 +55,67 @@ fn test_arguments_and_results_without_items_may_have_any_length() {
     }
 }
 
+/// A short call needs no registered memory, unless the segments of its chunks leave no room for it in
+/// a Send: then the server reads it.
+#[test]
+fn test_short_call_with_many_segments_goes_by_chunk_and_is_whole() {
+    for (speaks, len, body) in [(Speaks::V1, 704, 1), (Speaks::V1, 600, 0), (Speaks::V2, 704, 0)] {
+        let mut w = World::with(|client, server| {
+            (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
+            (client.transport.private_data, server.transport.private_data) = (false, false);
+            client.transport.registration_max = 4096;
+        });
+        let free = w.client.memory().available();
+        let (mut arguments, data) = (Body::new(), pattern(1, len));
+        arguments.opaque(&data).unwrap();
+        let room = w.client.buffer(16 * 4096).unwrap();
+        let call = w.client.call(LATER).arguments(arguments).room(room).send().unwrap();
+        let request = w.until("the call", |w| w.held.lock().unwrap().pop());
+        assert!(request.arguments.reader().opaque(MAX).unwrap().to_vec() == data);
+        let registrations = w.client.transport_counters().unwrap().registrations;
+        // Version 2 has no chunk for results that fit into a Send.
+        let rooms = if speaks.v2 { 0..=16 } else { 16..=16 };
+        assert!(rooms.contains(&(registrations - body)), "{speaks:?} {len}: {registrations}");
+        let mut results = Body::new();
+        results.u32(7).unwrap();
+        request.reply(Ok(results));
+        assert_eq!(w.outcome(call).unwrap().bytes(), [0, 0, 0, 7]);
+        w.until("the memory", |w| (w.client.memory().available() == free).then_some(()));
+    }
+}
+
+/// The Writes of a reply are signaled only now and then, and still leave room in the send queue.
+#[test]
+fn test_many_replies_of_many_writes_each_arrive() {
+    const LEN: usize = 16 * 2048;
+    let mut w = World::with(|client, server| {
+        (client.transport.speaks, server.transport.speaks) = (Speaks::V1, Speaks::V1);
+        client.transport.registration_max = 2048;
+        client.transport.registrations = 512;
+    });
+    // 16 replies of 32 Writes each: twice as many as the send queue has room for.
+    let data = [pattern(1, LEN), pattern(2, LEN)];
+    let call = |w: &World| {
+        let mut arguments = Body::new();
+        for (number, data) in (0..).zip(&data) {
+            let item = w.client.memory().take_copy(data).unwrap();
+            arguments.u32(number).unwrap().item(item).unwrap();
+        }
+        let room = || w.client.buffer(LEN).unwrap();
+        w.client.call(TWO).arguments(arguments).room(room()).room(room()).send().unwrap()
+    };
+    let calls: Vec<_> = (0..16).map(|_| call(&w)).collect();
+    for call in calls {
+        let results = w.outcome(call).unwrap();
+        let mut r = results.reader();
+        for data in data.iter().rev() {
+            assert!(r.opaque(MAX).unwrap().to_vec() == *data);
+        }
+    }
+    assert_eq!(w.client.counters().connections, 1);
+    assert_eq!(w.client.transport_counters().unwrap().registrations, 16 * 64);
+}
+
 /// Version 2 conveys such results in several Sends.
 #[test]
 fn test_results_longer_than_announced_arrive_inline_in_version_2() {

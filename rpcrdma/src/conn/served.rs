@@ -323,13 +323,21 @@ fn reply_header(version: u32, offer: &Offer<'_>) -> HeaderLen {
 }
 
 impl Connection {
-    /// Returns the length in bytes of the longest reply to this call, without items, that goes in
-    /// Sends and not into a Reply chunk; 0 when there is no such call.
-    pub fn reply_inline_max(&self, call: ServedId) -> u32 {
+    /// Returns the length in bytes of the longest reply to this call with these results that may be
+    /// placed, of which everything but the placed results goes in Sends and nothing into a Reply
+    /// chunk; 0 when there is no such call or reply.
+    pub fn reply_inline_max(&self, call: ServedId, items: &[Item]) -> u32 {
         let row = self.served.at(call.slot).filter(|_| self.served.is(call.slot, call.generation));
         let (Some(row), Some(version)) = (row, self.version) else { return 0 };
-        let header = reply_header(version, &row.offer.offer()).reply(Format::Inline);
-        self.thresholds.send.saturating_sub(header)
+        let offer = row.offer.offer();
+        let Ok(placement) = Placement::new(items, offer.writes) else { return 0 };
+        let placed = placement.placed().map(|(item, _)| item.length);
+        let placed = placed.fold(0, u32::saturating_add);
+        let header = reply_header(version, &offer).reply(Format::Inline);
+        match self.thresholds.send.checked_sub(header) {
+            Some(left) => left.saturating_add(placed),
+            None => 0,
+        }
     }
 }
 

@@ -21,8 +21,8 @@ impl World {
     /// Adds a call with a timeout of `seconds`.
     fn add(&mut self, seconds: u64) -> Xid {
         let xid = self.calls.reserve().unwrap();
-        let message = Message::call(xid, GET, &Credential::None, Body::new(), &Table(&[])).unwrap();
-        let outgoing = Outgoing { procedure: GET, message, room: Some(Room::default()) };
+        let message = Message::call(xid, GET, &Credential::None, Default::default(), &Table(&[]));
+        let outgoing = Outgoing { procedure: GET, message: message.unwrap(), results: Some(0) };
         self.calls.add(xid, outgoing, self.now + Duration::from_secs(seconds));
         xid
     }

@@ -94,14 +94,14 @@ fn test_only_reply_up_to_the_inline_limit_goes_in_one_send() {
             let call = big_call(&mut c, 1, 0, result);
             settle(&mut c, &mut s, NOW);
             let served = take_call(&mut s);
-            let max = s.conn.reply_inline_max(served) / 4 * 4;
+            let max = s.conn.reply_inline_max(served, &[]) / 4 * 4;
             assert!(max > 900, "{speaks:?} {result}");
             let mut bytes = message(Xid(1), 1, &[], 0, &mut Random::new(&Seed::from_u64(1))).bytes;
             bytes.resize((max + more) as usize, 0);
             let stream = [s.mem.sge(bytes)];
             s.conn.reply(served, &stream, &[]).unwrap();
             settle(&mut c, &mut s, NOW);
-            assert_eq!(s.conn.reply_inline_max(served), 0, "it is over");
+            assert_eq!(s.conn.reply_inline_max(served, &[]), 0, "it is over");
             match (&ended(&mut c)[..], speaks, more) {
                 ([Event::Reply { call: of, .. }], _, 0) => assert_eq!(*of, call),
                 ([Event::Reply { call: of, .. }], Speaks { v2: true, .. }, _) => {
