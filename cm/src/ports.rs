@@ -46,7 +46,7 @@ pub struct Ports {
 /// Addresses that an inner port has beside the addresses of the other ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Own {
-    /// All of 127.0.0.0/8.
+    /// All of 127.0.0.0/8, and ::1.
     pub loopback: bool,
     /// Other addresses: for example addresses of this host that other hosts reach through the
     /// kernel.
@@ -135,7 +135,7 @@ impl Ports {
         remote: IpAddr,
         has_worker: impl Fn(usize) -> bool,
     ) -> Result<usize, RequestError> {
-        if !remote.is_ipv4() {
+        if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(ConnectError::Family.into());
         }
         if let Some(inner) = self.inner().filter(|&i| self.all[i].net.is_ours(remote)) {
@@ -186,7 +186,7 @@ impl Ports {
     /// several the first.
     pub(crate) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
         let port = self.choose_outer(None, remote, |_| true).ok()?;
-        self.outer()[port].net.route(remote).map(|hop| hop.local.into())
+        self.outer()[port].net.route(remote).map(|hop| hop.local)
     }
 
     /// Gives each port that leads to other hosts these addresses and routes, and the inner port the
@@ -307,7 +307,8 @@ pub(crate) mod tests {
             ("10.0.0.3", "198.51.100.1", &[0, 2], no(ConnectError::NoRoute)),
             ("10.0.0.3", "10.0.0.9", &[0], Err(RequestError::NoWorker)),
             ("10.0.0.4", "10.0.0.9", &[0, 2], no(ConnectError::NotOurs)),
-            ("", "2001:db8::1", &[0, 2], no(ConnectError::Family)),
+            ("", "2001:db8::1", &[0, 2], no(ConnectError::NoRoute)),
+            ("10.0.0.3", "2001:db8::1", &[0, 2], no(ConnectError::Family)),
         ] {
             assert_eq!(choose(local, remote, live), port, "from {local:?} to {remote}, {live:?}");
         }

@@ -190,6 +190,7 @@ impl Port {
         let mut flows = Rules::default();
         let wanted = flow::rules(&plan, &config.addrs, config.broadcast_arp);
         flows.change(&wanted, &mut RuleMaker { device: &device, plan: &plan })?;
+        device.hear_groups(&config.addrs);
         if config.promiscuous || all {
             // Virtual devices without promiscuous mode receive everything anyway.
             // SAFETY: a started port.
@@ -277,14 +278,15 @@ impl Port {
 
     /// Makes a device that the kernel of the host shares take frames for these addresses, and for
     /// no others, as [`PortConfig::addrs`] made it take frames when it was opened. Frames for
-    /// addresses that are in both sets come without a gap. On any other device this call does
-    /// nothing. The call may take milliseconds.
+    /// addresses that are in both sets come without a gap. With an IPv6 address, any device takes
+    /// frames for groups of stations from now on. The call may take milliseconds.
     ///
     /// # Errors
     /// Returns [`PortError::Setup`] if the device takes no rule for one of the addresses, and then
     /// nothing has changed; or if the device does not remove the rule for an old address, which
     /// then stays until the next change.
     pub fn set_addrs(&self, addrs: &[IpAddr]) -> Result<(), PortError> {
+        self.device.hear_groups(addrs);
         let wanted = flow::rules(&self.plan, addrs, self.broadcast_arp);
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         flows.change(&wanted, &mut RuleMaker { device: &self.device, plan: &self.plan })

@@ -421,7 +421,7 @@ impl TxSink for MbufSink<'_> {
                 l2_len: offload.l2_len,
                 l3_len: u16::from(offload.l3_len),
                 l4_len: offload.l4_len,
-                ipv6: false,
+                ipv6: offload.ipv6,
                 ip_checksum: offload.ip,
                 tcp_checksum: offload.tcp,
                 segment: offload.segment,

@@ -5,6 +5,8 @@ use heddle_mr::MemRange;
 /// Checksums that the port has to compute in a frame handed to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
+    /// The frame holds an IPv6 packet, not an IPv4 one.
+    pub ipv6: bool,
     /// The port fills in the IPv4 header checksum.
     pub ip: bool,
     /// The port fills in the TCP checksum; the field holds the sum of the pseudo-header.

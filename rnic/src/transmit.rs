@@ -249,6 +249,7 @@ struct Text {
 #[inline(always)]
 fn offload(frame: &TxFrame, segment: u16) -> Offload {
     Offload {
+        ipv6: frame.is_ipv6,
         ip: frame.ip_checksum_offload,
         tcp: frame.tcp_checksum == TcpChecksum::Offloaded,
         l2_len: frame.l2_len,

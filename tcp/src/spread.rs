@@ -24,7 +24,7 @@ mod tests;
 mod toeplitz;
 
 use core::fmt;
-use core::net::{Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 pub use steer::Steer;
@@ -214,15 +214,28 @@ impl Spread {
         }
     }
 
+    /// Does the same as [`Spread::worker_of`] for either family.
+    fn worker_of_any(&self, src: SocketAddr, dst: SocketAddr) -> Option<u16> {
+        match &self.kind {
+            Kind::Alone | Kind::Pairs { .. } => None,
+            Kind::ByPort(rss) | Kind::BySoftware(rss) => rss.worker(src, dst),
+        }
+    }
+
     /// Returns a test for local ports at `local`: whether connections from them to `peer` are this
     /// worker's.
-    pub(crate) fn landing(&self, local: Ipv4Addr, peer: (Ipv4Addr, u16)) -> Landing<'_> {
+    pub(crate) fn landing(&self, local: IpAddr, peer: SocketAddr) -> Landing<'_> {
         match &self.kind {
             Kind::Alone => Landing::Everywhere,
             Kind::Pairs { workers } => Landing::EveryNth { n: *workers, rest: self.me },
             Kind::ByPort(rss) | Kind::BySoftware(rss) => {
-                let hash = rss.hash.of_v4(&input(peer, (local, 0)));
-                Landing::Hashed { rss, hash, me: self.me }
+                match rss.hash.of_segment(peer, SocketAddr::new(local, 0)) {
+                    Some(hash) => {
+                        let port_at = Toeplitz::port_at(local);
+                        Landing::Hashed { rss, hash, port_at, me: self.me }
+                    }
+                    None => Landing::Nowhere,
+                }
             }
         }
     }
@@ -232,6 +245,7 @@ impl Spread {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Landing<'a> {
     Everywhere,
+    Nowhere,
     EveryNth {
         n: u16,
         rest: u16,
@@ -240,6 +254,8 @@ pub(crate) enum Landing<'a> {
         rss: &'a Rss,
         /// The hash of the answers' addresses and ports, with 0 for the local port.
         hash: u32,
+        /// Where the local port lies in the input of the hash.
+        port_at: usize,
         me: u16,
     },
 }
@@ -251,8 +267,11 @@ impl Landing<'_> {
     pub(crate) fn has(&self, port: u16) -> bool {
         match *self {
             Landing::Everywhere => true,
+            Landing::Nowhere => false,
             Landing::EveryNth { n, rest } => port % n.max(1) == rest,
-            Landing::Hashed { rss, hash, me } => rss.entry(hash ^ rss.hash.last_bytes(port)) == me,
+            Landing::Hashed { rss, hash, port_at, me } => {
+                rss.entry(hash ^ rss.hash.of_port(port_at, port)) == me
+            }
         }
     }
 }

@@ -33,10 +33,12 @@ mod arp;
 mod config;
 mod control;
 mod counters;
+mod discovery;
 mod event;
 mod flow;
 mod frame;
 mod icmp;
+mod icmpv6;
 mod ids;
 mod input;
 mod inside;
@@ -76,7 +78,7 @@ pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 
 use heddle_types::ConnId;
 
-use crate::{ConnCounters, Connection, SendQueue, State};
+use crate::{ConnConfig, ConnCounters, Connection, SendQueue, State};
 use ahead::Ahead;
 use announce::Announcer;
 use control::ControlQueue;
@@ -133,6 +135,8 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 /// continues without the owner.
 pub struct Stack<S> {
     cfg: StackConfig,
+    /// The settings of connections over IPv6, in place of those of `cfg`.
+    conn6: Box<ConnConfig>,
     /// Our station address, in the form in which the stack compares frames with it.
     station: u64,
     offloads: Offloads,
@@ -186,12 +190,18 @@ impl<S> Stack<S> {
 impl<S: SendQueue + Default> Stack<S> {
     /// Returns a host that knows no neighbor yet.
     pub fn new(mut cfg: StackConfig) -> Stack<S> {
+        let conn6 = ConnConfig {
+            mss: cfg.conn.mss.min(cfg.mtu.saturating_sub(60)).max(1),
+            default_peer_mss: 1220,
+            ..cfg.conn.clone()
+        };
         cfg.conn.mss = cfg.conn.mss.min(cfg.mtu.saturating_sub(40)).max(1);
         // Indices are `u32`, and the flow table is twice as large.
         cfg.max_conns = cfg.max_conns.clamp(1, 1 << 24);
         cfg.dscp &= 0x3f;
         let ids = Ids::new(&cfg.seed);
         Stack {
+            conn6: Box::new(conn6),
             station: plain::station(cfg.mac),
             offloads: Offloads { tcp: cfg.tx_tcp_csum, ip: cfg.tx_ip_csum },
             flows: FlowTable::new(cfg.max_conns),
@@ -363,7 +373,7 @@ impl<S: SendQueue + Default> Stack<S> {
             self.time_wait.push(&mut self.conns, id.slot());
         }
         if let Some(listener) = listener {
-            self.peers.gone(listener, *peer.ip(), false);
+            self.peers.gone(listener, self.cfg.net.site(peer.ip()), false);
         }
         self.update(id.slot());
     }

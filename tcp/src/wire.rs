@@ -1,6 +1,6 @@
 //! The packet formats: one file each.
 //!
-//! Ethernet, IPv4 and TCP lie on the hot path: the parsers read them at fixed offsets from one
+//! Ethernet, IP and TCP lie on the hot path: the parsers read them at fixed offsets from one
 //! contiguous run of header bytes and convert them into a checked value once. ARP and ICMP are
 //! rare, and smoltcp's `wire` types serve them. The parsers keep no state, and no input makes them
 //! panic.
@@ -8,12 +8,15 @@
 pub mod arp;
 pub mod ethernet;
 pub mod icmpv4;
+pub mod icmpv6;
 pub mod ipv4;
+pub mod ipv6;
 pub mod tcp;
 pub mod udp;
 
 pub use ethernet::{EtherType, EthernetHeader, MacAddr};
 pub use ipv4::Ipv4Header;
+pub use ipv6::Ipv6Header;
 pub use tcp::TcpHeader;
 pub use udp::UdpHeader;
 

@@ -14,8 +14,8 @@ pub enum ConnectError {
     /// The remote address or port does not belong to a single other host.
     #[error("not the address of a peer")]
     InvalidRemote,
-    /// The stack does not serve the address family.
-    #[error("address family not supported")]
+    /// The local address is of another family than the remote one.
+    #[error("the two addresses are of different families")]
     Family,
     /// The peer is on no link of ours, and no route leads to it.
     #[error("no route to the peer")]

@@ -16,7 +16,7 @@
 //! ([`CommIds::has_room`]), the control plane chooses another id. There are twice as many entries
 //! as there can be connections, so some bucket has room.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -59,9 +59,8 @@ impl CommIds {
         self.bucket(id).1.iter().any(|e| e.load(Ordering::Relaxed) == 0)
     }
 
-    /// Enters `id` for `peer`. Workers receive IPv4 alone, so IPv6 gets no entry.
+    /// Enters `id` for `peer`.
     pub(crate) fn insert(&self, id: CommId, peer: IpAddr) {
-        let IpAddr::V4(peer) = peer else { return };
         if let Some(free) = self.bucket(id).1.iter().find(|e| e.load(Ordering::Relaxed) == 0) {
             free.store(entry(id, peer), Ordering::Relaxed);
         }
@@ -69,14 +68,13 @@ impl CommIds {
 
     /// Removes `id`.
     pub(crate) fn remove(&self, id: CommId, peer: IpAddr) {
-        let IpAddr::V4(peer) = peer else { return };
         if let Some(n) = self.find(id, peer) {
             self.0[n / WAYS].0[n % WAYS].store(0, Ordering::Relaxed);
         }
     }
 
     /// Returns the number of the entry for `id`, if it belongs to `peer`.
-    fn find(&self, id: CommId, peer: Ipv4Addr) -> Option<usize> {
+    fn find(&self, id: CommId, peer: IpAddr) -> Option<usize> {
         let (n, bucket) = self.bucket(id);
         let way = bucket.iter().position(|e| e.load(Ordering::Relaxed) == entry(id, peer))?;
         (id != CommId(0)).then_some(n * WAYS + way)
@@ -87,8 +85,21 @@ impl CommIds {
     }
 }
 
-fn entry(id: CommId, peer: Ipv4Addr) -> u64 {
-    u64::from(id.0) << 32 | u64::from(peer.to_bits())
+/// Returns the word for a connection. It has room for half of what IPv6 addresses differ in, so
+/// another host could find an address that fits as well; the id, which only the peer knows, tells
+/// them apart.
+fn entry(id: CommId, peer: IpAddr) -> u64 {
+    let peer = match peer {
+        IpAddr::V4(ip) => ip.to_bits(),
+        IpAddr::V6(ip) => {
+            let [a, b, c, d] = [0, 4, 8, 12].map(|at| {
+                let o = ip.octets();
+                u32::from_be_bytes([o[at], o[at + 1], o[at + 2], o[at + 3]])
+            });
+            a ^ b.rotate_left(8) ^ c.rotate_left(16) ^ d
+        }
+    };
+    u64::from(id.0) << 32 | u64::from(peer)
 }
 
 /// The filter of the workers on RoCEv2's port.
@@ -111,10 +122,8 @@ impl DatagramFilter for Filter {
             // not speak that version.
             Err(_) => None,
         };
-        let (Some(id), IpAddr::V4(peer)) = (name, ud.repr.src) else {
-            return Ok(DatagramClass::Stranger);
-        };
-        Ok(self.0.find(id, peer).map_or(DatagramClass::Stranger, DatagramClass::Known))
+        let Some(id) = name else { return Ok(DatagramClass::Stranger) };
+        Ok(self.0.find(id, ud.repr.src).map_or(DatagramClass::Stranger, DatagramClass::Known))
     }
 
     fn connections(&self) -> usize {
@@ -125,30 +134,34 @@ impl DatagramFilter for Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
 
     const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-    const A4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-    const B4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+    const A6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 3, 4));
+    const B6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 4, 3));
 
     #[test]
     fn test_comm_id_is_found_for_its_peer_only_until_it_is_removed() {
-        let ids = CommIds::new(4);
-        assert_eq!(ids.find(CommId(7), A4), None);
-        ids.insert(CommId(7), A);
-        assert!(ids.find(CommId(7), A4).is_some_and(|n| n < ids.len()));
-        assert_eq!((ids.find(CommId(7), B4), ids.find(CommId(8), A4)), (None, None));
-        ids.remove(CommId(7), B4.into());
-        assert!(ids.find(CommId(7), A4).is_some(), "another's word takes nothing back");
-        ids.remove(CommId(7), A);
-        assert_eq!(ids.find(CommId(7), A4), None);
+        for (a, b) in [(A, B), (A6, B6), (A, B6), (A6, B)] {
+            let ids = CommIds::new(4);
+            assert_eq!(ids.find(CommId(7), a), None);
+            ids.insert(CommId(7), a);
+            assert!(ids.find(CommId(7), a).is_some_and(|n| n < ids.len()));
+            assert_eq!((ids.find(CommId(7), b), ids.find(CommId(8), a)), (None, None));
+            ids.remove(CommId(7), b);
+            assert!(ids.find(CommId(7), a).is_some(), "another's word takes nothing back");
+            ids.remove(CommId(7), a);
+            assert_eq!(ids.find(CommId(7), a), None);
+        }
     }
 
     /// Messages of peers that have not heard from us name the id zero.
     #[test]
     fn test_comm_id_of_zero_is_never_found() {
         let ids = CommIds::new(4);
-        assert_eq!(ids.find(CommId(0), Ipv4Addr::UNSPECIFIED), None);
-        assert_eq!(ids.find(CommId(0), A4), None);
+        assert_eq!(ids.find(CommId(0), Ipv4Addr::UNSPECIFIED.into()), None);
+        assert_eq!(ids.find(CommId(0), A), None);
     }
 
     /// As many connections as the table allows find ids, however the random numbers fall.
@@ -165,7 +178,7 @@ mod tests {
                     id
                 })
                 .collect();
-            assert!(given.iter().all(|id| ids.find(*id, A4).is_some()), "{conns}");
+            assert!(given.iter().all(|id| ids.find(*id, A).is_some()), "{conns}");
             given.iter().for_each(|id| ids.remove(*id, A));
             assert!(ids.0.iter().flat_map(|b| &b.0).all(|e| e.load(Ordering::Relaxed) == 0));
         }

@@ -1,6 +1,7 @@
 //! Carries out a [`PortPlan`] on a device.
 
 use std::ffi::{c_char, c_void};
+use std::net::IpAddr;
 use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
@@ -119,6 +120,16 @@ impl EthDev {
             })?;
         }
         Ok(())
+    }
+
+    /// Makes the device take frames for groups of stations if one of our addresses is an IPv6
+    /// address: neighbors send their questions to a group (RFC 4861 section 7.2.2). Devices that
+    /// cannot do so take such frames anyway, or none: the port's counters and the neighbors show it.
+    pub(super) fn hear_groups(&self, addrs: &[IpAddr]) {
+        if addrs.iter().any(IpAddr::is_ipv6) {
+            // SAFETY: a started port.
+            let _ = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
+        }
     }
 
     /// Gives the device its station address. Returns true if the device takes all frames instead,

@@ -1,9 +1,13 @@
 //! Classifies a received frame as far as needed to know which worker it belongs to.
 
-use super::{Kind, Spread};
-use crate::wire::{EtherType, EthernetHeader, Ipv4Header, be16, ethernet, icmpv4, ipv4};
+use core::net::SocketAddr;
 
-/// The worker of UDP, which also answers ARP requests where all workers see them.
+use super::{Kind, Spread};
+use crate::wire::icmpv4::Quoted;
+use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, be16};
+use crate::wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6};
+
+/// The worker of UDP, which also answers questions for our addresses where all workers see them.
 const FIRST: u16 = 0;
 
 /// The owner of a frame.
@@ -25,9 +29,9 @@ impl Spread {
     ///
     /// - TCP belongs to the worker that has, or would have, the connection.
     /// - An ICMP error belongs to the worker of the segment that it quotes.
-    /// - ARP concerns all workers: each stack has neighbors of its own, and an answer must reach
-    ///   the stack that asked. All learn, and only worker 0 answers, so that a question has one
-    ///   answer.
+    /// - ARP and neighbor discovery concern all workers: each stack has neighbors of its own, and an
+    ///   answer must reach the stack that asked. All learn, and only worker 0 answers, so that a
+    ///   question has one answer.
     /// - UDP belongs to worker 0.
     /// - All other frames (echo requests, fragments, broken or unknown frames) stay with the worker
     ///   that received them, which answers them, or counts and drops them. Such frames therefore
@@ -35,7 +39,7 @@ impl Spread {
     ///
     /// A queue that is joined to exactly one queue of another port is a link of its own: every
     /// frame on it is the receiver's. Where the port spreads segments itself, segments are the
-    /// receiver's too.
+    /// receiver's too, over IPv4.
     ///
     /// This function verifies nothing: the worker that gets the frame does. A frame with false
     /// contents is at worst dropped by another worker.
@@ -53,9 +57,15 @@ impl Spread {
         if eth.ethertype == EtherType::ARP {
             return Some(Steer::All);
         }
-        if eth.ethertype != EtherType::IPV4 {
-            return None;
+        match eth.ethertype {
+            EtherType::IPV4 => self.look_ipv4(&eth, head),
+            EtherType::IPV6 => self.look_ipv6(&eth, head),
+            _ => None,
         }
+    }
+
+    #[inline]
+    fn look_ipv4(&self, eth: &EthernetHeader, head: &[u8]) -> Option<Steer> {
         let head = &head[ethernet::HEADER_LEN..];
         // The worker that takes the frame detects lengths beyond the frame.
         let ip = Ipv4Header::parse(head, usize::MAX).ok()?;
@@ -69,15 +79,41 @@ impl Spread {
                 let ports = payload.first_chunk::<4>()?;
                 self.worker_of((ip.src, be16(ports, 0)), (ip.dst, be16(ports, 2)))
             }
-            ipv4::PROTO_ICMP => {
-                let q = icmpv4::quoted(payload)?;
-                // We sent the quoted segment; received segments of the connection go the other way.
-                self.worker_of((q.dst, q.dst_port), (q.src, q.src_port))
-            }
+            ipv4::PROTO_ICMP => self.worker_of_quoted(&icmpv4::quoted(payload)?),
             ipv4::PROTO_UDP => Some(FIRST),
             _ => None,
         }
-        .map(|worker| if worker == self.me { Steer::Own } else { Steer::Other(worker) })
+        .map(|worker| self.to(worker))
+    }
+
+    fn look_ipv6(&self, eth: &EthernetHeader, head: &[u8]) -> Option<Steer> {
+        let head = &head[ethernet::HEADER_LEN..];
+        let ip = Ipv6Header::parse(head, usize::MAX).ok()?;
+        let payload = head.get(ipv6::HEADER_LEN..)?;
+        match ip.next_header {
+            ipv6::TCP if eth.dst.is_group() => None,
+            // Not every port that spreads IPv4 spreads IPv6 as well, so the workers look themselves.
+            ipv6::TCP => {
+                let ports = payload.first_chunk::<4>()?;
+                let src = SocketAddr::new(ip.src.into(), be16(ports, 0));
+                self.worker_of_any(src, SocketAddr::new(ip.dst.into(), be16(ports, 2)))
+            }
+            ipv6::ICMP if icmpv6::DISCOVERY.contains(payload.first()?) => return Some(Steer::All),
+            ipv6::ICMP => self.worker_of_quoted(&icmpv6::quoted(payload)?),
+            ipv6::UDP => Some(FIRST),
+            _ => None,
+        }
+        .map(|worker| self.to(worker))
+    }
+
+    /// Returns the worker of the connection whose segment an ICMP error quotes. We sent the segment;
+    /// received segments of the connection go the other way.
+    fn worker_of_quoted(&self, q: &Quoted) -> Option<u16> {
+        self.worker_of_any(SocketAddr::new(q.dst, q.dst_port), SocketAddr::new(q.src, q.src_port))
+    }
+
+    fn to(&self, worker: u16) -> Steer {
+        if worker == self.me { Steer::Own } else { Steer::Other(worker) }
     }
 
     /// Returns true if this worker answers ARP requests. Where all workers of a port see them,

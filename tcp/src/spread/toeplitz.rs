@@ -5,9 +5,9 @@
 //! The sum is linear, so the code looks up the contribution of four bits in a table made once from
 //! the key. An IPv4 segment costs 24 loads out of 1.5 KiB for its addresses and ports, which is
 //! small enough to stay in a processor's first cache beside other data. Linearity also gives the
-//! contribution of one part of the input without the rest: see [`Toeplitz::last_bytes`].
+//! contribution of one part of the input without the rest: see [`Toeplitz::of_port`].
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// Bytes of the longest input, two IPv6 addresses and two ports.
 const MAX_INPUT: usize = 36;
@@ -54,13 +54,17 @@ impl Toeplitz {
         self.of(input)
     }
 
-    /// Returns the contribution of the last two bytes of [`of_v4`](Toeplitz::of_v4)'s input, the
-    /// destination port of a segment. The contribution adds to the hash of the same input with
-    /// zeros there.
+    /// Returns where the destination port lies in the input, for addresses of the family of `ip`.
+    pub(super) fn port_at(ip: IpAddr) -> usize {
+        if ip.is_ipv4() { 10 } else { 34 }
+    }
+
+    /// Returns the contribution of a port at `at` in the input. The contribution adds to the hash
+    /// of the same input with zeros there.
     #[inline]
-    pub(super) fn last_bytes(&self, port: u16) -> u32 {
+    pub(super) fn of_port(&self, at: usize, port: u16) -> u32 {
         let [hi, lo] = port.to_be_bytes();
-        add(&self.0[10], hi) ^ add(&self.0[11], lo)
+        add(&self.0[at], hi) ^ add(&self.0[at + 1], lo)
     }
 
     /// Returns the hash of a segment from `src` to `dst` of either family; `None` when the families
@@ -152,7 +156,7 @@ mod tests {
             let (mut without, mut with) = (input, input);
             without[10..].fill(0);
             with[10..].copy_from_slice(&port.to_be_bytes());
-            prop_assert_eq!(hash.of_v4(&without) ^ hash.last_bytes(port), hash.of_v4(&with));
+            prop_assert_eq!(hash.of_v4(&without) ^ hash.of_port(10, port), hash.of_v4(&with));
         }
     }
 }

@@ -49,8 +49,8 @@ impl Cidr {
 
     /// Returns true if `other` names all stations of the link, in today's form or the old all-zeros
     /// form.
-    fn is_broadcast(&self, other: Ipv4Addr) -> bool {
-        let IpAddr::V4(_) = self.addr else { return false };
+    fn is_broadcast(&self, other: IpAddr) -> bool {
+        let (IpAddr::V4(_), IpAddr::V4(other)) = (self.addr, other) else { return false };
         let host = other.to_bits() & !self.mask4();
         // A /31 has two hosts and no broadcast address (RFC 3021); a /32 has no link.
         self.prefix < 31 && self.contains(IpAddr::V4(other)) && (host == 0 || host == !self.mask4())
@@ -63,6 +63,12 @@ impl Cidr {
             IpAddr::V4(a) => a.to_bits() & !self.mask4() == 0,
             IpAddr::V6(a) => a.to_bits().checked_shl(u32::from(self.prefix)).unwrap_or(0) == 0,
         }
+    }
+
+    /// Returns true if the address names any router of its link, and no single host (RFC 4291
+    /// section 2.6.1): the prefix alone. A link of two hosts has no such address (RFC 6164).
+    fn is_any_router(&self) -> bool {
+        self.addr.is_ipv6() && self.prefix < 127 && self.is_network()
     }
 
     fn mask4(&self) -> u32 {
@@ -121,9 +127,9 @@ impl fmt::Display for Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddrError {
-    /// The stack does not serve the address family.
-    #[error("{0}: IPv6 is not served yet")]
-    Family(IpAddr),
+    /// A route leads to addresses of one family through a router of another.
+    #[error("{0}: the router has an address of the other family")]
+    Family(Route),
     /// No single host can have the address on its link.
     #[error("{0} is no address for a host: it names none, many, or the host itself")]
     NotAHost(Cidr),
@@ -169,17 +175,18 @@ enum Place {
     },
 }
 
-/// The source of connections to 127.0.0.0/8 that ask for no source.
-const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// The source of connections to 127.0.0.0/8 that ask for no source, and the same for IPv6.
+const LOCALHOST6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The way to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Our address on the link that carries the frames. This address is our end of connections to
     /// the host unless the caller asks for another of our addresses.
-    pub local: Ipv4Addr,
+    pub local: IpAddr,
     /// The neighbor that receives the frames: the host itself, or a gateway.
-    pub next: Ipv4Addr,
+    pub next: IpAddr,
     /// Bits of the prefix by which the lookup found this hop.
     pub prefix: u8,
 }
@@ -208,13 +215,14 @@ impl Addressing {
 
     /// Returns the addresses of a stack that speaks with itself alone: connections lead from one
     /// address of ours to another, or to the same, and the stack asks for no neighbor. The ports
-    /// that have `addrs` have checked them. With `loopback` all of 127.0.0.0/8 is ours too, except
-    /// for its first and last address.
+    /// that have `addrs` have checked them. With `loopback` ::1 and all of 127.0.0.0/8 are ours too,
+    /// except for that network's first and last address.
     pub fn inside(addrs: impl IntoIterator<Item = IpAddr>, loopback: bool) -> Addressing {
         let own = |addr: IpAddr| Cidr::new(addr, if addr.is_ipv4() { 32 } else { 128 });
         let mut addrs: Vec<_> = addrs.into_iter().filter_map(own).collect();
         if loopback {
-            addrs.push(Cidr { addr: IpAddr::V4(LOCALHOST), prefix: 8 });
+            addrs.push(Cidr { addr: LOCALHOST, prefix: 8 });
+            addrs.push(Cidr { addr: LOCALHOST6, prefix: 128 });
         }
         Addressing { addrs, routes: Vec::new(), place: Place::Inside { loopback } }
     }
@@ -225,14 +233,13 @@ impl Addressing {
     }
 
     fn add_addr(&mut self, c: Cidr) -> Result<(), AddrError> {
-        let IpAddr::V4(addr) = c.addr else { return Err(AddrError::Family(c.addr)) };
         if self.is_ours(c.addr) {
             return Err(AddrError::Twice(c.addr));
         }
-        if !self.is_peer(addr) || c.is_broadcast(addr) {
+        if !self.is_peer(c.addr) || c.is_broadcast(c.addr) || c.is_any_router() {
             return Err(AddrError::NotAHost(c));
         }
-        let named = |o: &&Cidr| matches!(o.addr, IpAddr::V4(o) if c.is_broadcast(o));
+        let named = |o: &&Cidr| c.is_broadcast(o.addr);
         if let Some(&other) = self.addrs.iter().find(named) {
             return Err(AddrError::NotAHost(other));
         }
@@ -241,15 +248,16 @@ impl Addressing {
     }
 
     fn add_route(&mut self, r: Route) -> Result<(), AddrError> {
-        let IpAddr::V4(_) = r.dest.addr else { return Err(AddrError::Family(r.dest.addr)) };
-        let IpAddr::V4(via) = r.via else { return Err(AddrError::Family(r.via)) };
+        if r.dest.addr.is_ipv4() != r.via.is_ipv4() {
+            return Err(AddrError::Family(r));
+        }
         if !r.dest.is_network() {
             return Err(AddrError::NotANetwork(r.dest));
         }
         if self.routes.iter().any(|other| other.dest == r.dest) {
             return Err(AddrError::RouteTwice(r.dest));
         }
-        if !self.is_peer(via) || self.link_to(via).is_none() {
+        if !self.is_peer(r.via) || self.link_to(r.via).is_none() {
             return Err(AddrError::Gateway(r.via));
         }
         self.routes.push(r);
@@ -281,66 +289,104 @@ impl Addressing {
 
     /// Returns true if `ip` can be the address of another host that we speak TCP with; inside the
     /// host, of ourselves.
-    pub(super) fn is_peer(&self, ip: Ipv4Addr) -> bool {
+    pub(super) fn is_peer(&self, ip: IpAddr) -> bool {
         if self.is_inside() {
-            return self.is_ours(IpAddr::V4(ip));
+            return self.is_ours(ip);
         }
-        !(ip.is_unspecified()
-            || ip.octets()[0] == 0
-            || ip.is_loopback()
-            || ip.is_multicast()
-            || ip.octets()[0] >= 240
-            || self.is_ours(IpAddr::V4(ip))
-            || self.is_broadcast(ip))
+        let names_a_host = match ip {
+            IpAddr::V4(ip) => {
+                ip.octets()[0] != 0
+                    && ip.octets()[0] < 240
+                    && !ip.is_loopback()
+                    && !ip.is_multicast()
+                    && !self.is_broadcast(ip.into())
+            }
+            // An IPv4 address in IPv6's form belongs in no header (RFC 4942 section 2.2).
+            IpAddr::V6(ip) => {
+                !ip.is_unspecified()
+                    && !ip.is_loopback()
+                    && !ip.is_multicast()
+                    && ip.to_ipv4_mapped().is_none()
+            }
+        };
+        names_a_host && !self.is_ours(ip)
     }
 
     /// Returns true if `ip` names all stations of a link of ours.
-    pub(super) fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
+    pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.addrs.iter().any(|c| c.is_broadcast(ip))
+    }
+
+    /// Returns the address under which the stack counts what `ip` causes. A host beyond our links
+    /// has as many IPv6 addresses as it likes in a network of 64 bits, so all of these count as
+    /// one.
+    pub(super) fn site(&self, ip: IpAddr) -> IpAddr {
+        match ip {
+            IpAddr::V6(v6) if self.link(ip).is_none() => {
+                IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)))
+            }
+            _ => ip,
+        }
     }
 
     /// Returns our address on the link that `ip` is on, and the link's prefix. Among several links
     /// the longest prefix wins, then the first link.
-    fn link(&self, ip: Ipv4Addr) -> Option<(Ipv4Addr, u8)> {
-        longest(self.addrs.iter().filter_map(|c| match c.addr {
-            IpAddr::V4(a) if c.contains(IpAddr::V4(ip)) => Some((a, c.prefix)),
-            _ => None,
-        }))
+    fn link(&self, ip: IpAddr) -> Option<(IpAddr, u8)> {
+        let links = self.addrs.iter().filter(|c| c.contains(ip));
+        longest(links.map(|c| (c.addr, c.prefix)))
     }
 
     /// Returns our address on the link that `ip` is on.
-    pub(super) fn link_to(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
+    pub(super) fn link_to(&self, ip: IpAddr) -> Option<IpAddr> {
         self.link(ip).map(|(local, _)| local)
     }
 
     /// Returns the way to `remote`, by the longest prefix that `remote` has in common with a link
     /// or a route's network. The link wins when both are equally long.
     pub fn route(&self, remote: IpAddr) -> Option<Hop> {
-        let IpAddr::V4(to) = remote else { return None };
         if self.is_inside() {
-            let local = if to.is_loopback() { LOCALHOST } else { to };
-            return self.is_ours(remote).then_some(Hop { local, next: to, prefix: 32 });
+            let local = match remote {
+                IpAddr::V4(to) if to.is_loopback() => LOCALHOST,
+                _ => remote,
+            };
+            let prefix = if remote.is_ipv4() { 32 } else { 128 };
+            return self.is_ours(remote).then_some(Hop { local, next: remote, prefix });
         }
-        let link = self.link(to);
-        let route = longest(self.routes.iter().filter_map(|r| match r.via {
-            IpAddr::V4(via) if r.dest.contains(remote) => Some((via, r.dest.prefix)),
-            _ => None,
-        }));
+        let link = self.link(remote);
+        let routes = self.routes.iter().filter(|r| r.dest.contains(remote));
+        let route = longest(routes.map(|r| (r.via, r.dest.prefix)));
         match (link, route) {
-            (Some((local, prefix)), None) => Some(Hop { local, next: to, prefix }),
+            (Some((local, prefix)), None) => Some(Hop { local, next: remote, prefix }),
             (Some((local, prefix)), Some((_, other))) if other <= prefix => {
-                Some(Hop { local, next: to, prefix })
+                Some(Hop { local, next: remote, prefix })
             }
             (_, Some((next, prefix))) => {
-                self.link_to(next).map(|local| Hop { local, next, prefix })
+                let local = self.source(next, remote)?;
+                Some(Hop { local, next, prefix })
             }
             (None, None) => None,
         }
     }
+
+    /// Returns our end of connections to `remote`, which is beyond the router `next`. Over IPv4
+    /// that is our address on the router's link. IPv6 routers have link-local addresses, which no
+    /// host beyond them can answer: there the address that has the most bits in common with
+    /// `remote` serves, if it is no link-local one (RFC 6724 section 5, rules 2 and 8).
+    fn source(&self, next: IpAddr, remote: IpAddr) -> Option<IpAddr> {
+        let IpAddr::V6(remote) = remote else { return self.link_to(next) };
+        let common = |c: &Cidr| match c.addr {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() == remote.is_unicast_link_local() => {
+                let bits = (ip.to_bits() ^ remote.to_bits()).leading_zeros();
+                Some((c.addr, u8::try_from(bits).unwrap_or(u8::MAX)))
+            }
+            _ => None,
+        };
+        longest(self.addrs.iter().filter_map(common)).map(|(local, _)| local)
+    }
 }
 
 /// Returns the entry with the longest prefix, the first of several.
-fn longest(found: impl Iterator<Item = (Ipv4Addr, u8)>) -> Option<(Ipv4Addr, u8)> {
+fn longest(found: impl Iterator<Item = (IpAddr, u8)>) -> Option<(IpAddr, u8)> {
     found.reduce(|best, other| if other.1 > best.1 { other } else { best })
 }
 

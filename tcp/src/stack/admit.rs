@@ -12,7 +12,7 @@
 
 use core::fmt;
 use core::hash::BuildHasher;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use heddle_base::Instant;
@@ -27,7 +27,7 @@ use super::neighbor::Keyed;
 /// next to segments, and the filter's own work, a CRC over the datagram, costs many times as much
 /// as the call.
 pub trait DatagramFilter: fmt::Debug + Send + Sync {
-    /// Returns the class of the IPv4 packet `packet`, which has at most
+    /// Returns the class of the IP packet `packet`, which has at most
     /// [`MAX_DATAGRAM`](super::udp::MAX_DATAGRAM) bytes. The caller has verified lengths, addresses
     /// and checksums. The implementation must examine the bytes in bounded time, without a lock and
     /// without allocation.
@@ -135,7 +135,7 @@ impl Admission {
     pub(super) fn admit(
         &mut self,
         now: Instant,
-        source: Ipv4Addr,
+        source: IpAddr,
         packet: &[u8],
     ) -> Result<bool, DropReason> {
         match self.filter.classify(packet).map_err(DatagramFault::reason)? {

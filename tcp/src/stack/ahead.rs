@@ -9,7 +9,7 @@
 use heddle_base::Fetch;
 
 use super::frame::RxFrame;
-use super::plain::Plain;
+use super::plain::{Plain4, Plain6, Shape};
 use super::{NONE, Stack};
 
 /// Frames of a burst.
@@ -71,9 +71,11 @@ impl<S> Stack<S> {
         let mut last = None;
         (*len, *next) = (frames.len().min(BURST), 0);
         for ((frame, hash), found) in frames.iter().zip(hashes).zip(found) {
-            let plain =
-                frame.as_ref().and_then(|f| Plain::of(f.chunk_at(0), f.len(), self.station));
-            let flow = plain.map(|p| p.flow());
+            let flow = frame.as_ref().and_then(|f| {
+                let (head, len) = (f.chunk_at(0), f.len());
+                let v4 = Plain4::of(head, len, self.station).map(|p| p.flow());
+                v4.or_else(|| Plain6::of(head, len, self.station).map(|p| p.flow()))
+            });
             *found = match flow {
                 None => NONE,
                 Some(_) if flow == last => SAME,

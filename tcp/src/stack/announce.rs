@@ -1,13 +1,14 @@
-//! Announcements of our addresses (RFC 5227 section 2.3). Hosts of our links keep the station of an
-//! address for a quarter of a minute and longer, and after a change of NIC this station no longer
-//! exists. A broadcast question for our own address corrects their entries.
+//! Announcements of our addresses (RFC 5227 section 2.3; for IPv6 RFC 4861 section 7.2.6). Hosts of
+//! our links keep the station of an address for a quarter of a minute and longer, and after a change
+//! of NIC this station no longer exists. A broadcast question for our own address, or an
+//! advertisement to all nodes, corrects their entries.
 //!
 //! The owner asks for announcements when it starts, and when a link has come up. The stack
 //! announces addresses that are added later without being asked.
 
 use std::collections::VecDeque;
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::time::Duration;
 use heddle_base::Instant;
 
@@ -30,9 +31,9 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 #[derive(Debug)]
 pub(super) struct Announcer {
     /// Addresses to announce now, for the first time.
-    first: VecDeque<Ipv4Addr>,
+    first: VecDeque<IpAddr>,
     /// Addresses to announce once more, and when, the earliest first.
-    again: VecDeque<(Instant, Ipv4Addr)>,
+    again: VecDeque<(Instant, IpAddr)>,
     /// The stack announces nothing before this instant.
     paced: Instant,
     /// When the next announcement is due.
@@ -49,7 +50,7 @@ impl Default for Announcer {
 impl Announcer {
     /// Announces an address from now on, twice. Forgets an earlier announcement of the same address
     /// that is not complete.
-    fn push(&mut self, ip: Ipv4Addr) {
+    fn push(&mut self, ip: IpAddr) {
         self.first.retain(|known| *known != ip);
         self.again.retain(|(_, known)| *known != ip);
         self.first.push_back(ip);
@@ -72,7 +73,7 @@ impl Announcer {
     }
 
     /// Returns the address to announce now, if an announcement is due.
-    fn poll(&mut self, now: Instant) -> Option<Ipv4Addr> {
+    fn poll(&mut self, now: Instant) -> Option<IpAddr> {
         if !self.is_due(now) {
             return None;
         }
@@ -105,9 +106,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return;
         }
         for addr in addrs {
-            if let IpAddr::V4(ip) = addr {
-                self.announcer.push(*ip);
-            }
+            self.announcer.push(*addr);
         }
     }
 
@@ -116,9 +115,15 @@ impl<S: SendQueue + Default> Stack<S> {
     pub(super) fn handle_announcements(&mut self, now: Instant) {
         let Some(ip) = self.announcer.poll(now) else { return };
         // The owner may have removed the address meanwhile.
-        if self.cfg.net.is_ours(IpAddr::V4(ip)) {
-            let sent = self.push_arp(Operation::Request, ip, MacAddr::BROADCAST, ip);
-            self.counters.tx_arp_announcements += u64::from(sent);
+        if !self.cfg.net.is_ours(ip) {
+            return;
+        }
+        match ip {
+            IpAddr::V4(ip) => {
+                let sent = self.push_arp(Operation::Request, ip, MacAddr::BROADCAST, ip);
+                self.counters.tx_arp_announcements += u64::from(sent);
+            }
+            IpAddr::V6(ip) => self.advertise_unasked(ip),
         }
     }
 }

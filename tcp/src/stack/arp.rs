@@ -11,7 +11,7 @@ use super::frame::{FrameOutcome, TxBody, TxFrame};
 use super::neighbor::{Due, Learned, Source};
 use crate::SendQueue;
 use crate::wire::arp::{Arp, Operation, PACKET_LEN};
-use crate::wire::{EtherType, EthernetHeader, MacAddr, ethernet};
+use crate::wire::{EtherType, EthernetHeader, MacAddr, ethernet, ipv6};
 
 impl<S: SendQueue + Default> Stack<S> {
     #[inline(never)]
@@ -37,8 +37,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let probe = arp.sender_ip.is_unspecified();
         let mut told = false;
         if !probe {
-            if self.cfg.net.link_to(arp.sender_ip).is_none() || !self.cfg.net.is_peer(arp.sender_ip)
-            {
+            if self.cfg.net.link_to(sender).is_none() || !self.cfg.net.is_peer(sender) {
                 return Err(DropReason::ArpMalformed);
             }
             let source = match arp.operation {
@@ -46,7 +45,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 Operation::Reply if for_us && arp.target_mac.0 == self.cfg.mac => Source::Reply,
                 _ => Source::Overheard,
             };
-            told = self.learn(now, arp.sender_ip, arp.sender_mac, source);
+            told = self.learn(now, sender, arp.sender_mac, source);
         }
         if for_us && arp.operation == Operation::Request {
             // All workers of the port may see the request; only one answers.
@@ -61,7 +60,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Passes a claim to the table of neighbors. Returns true if the packet was of any use.
-    fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr, source: Source) -> bool {
+    pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, source: Source) -> bool {
         let learned = self.neighbors.learn(now, ip, mac, source);
         self.counters.neighbor_evictions = self.neighbors.evictions;
         match learned {
@@ -105,10 +104,16 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Asks which station has `ip`.
-    pub(super) fn ask(&mut self, local: Ipv4Addr, ip: Ipv4Addr, at: MacAddr) {
-        let asked = self.push_arp(Operation::Request, local, at, ip);
-        self.counters.tx_arp_requests += u64::from(asked);
+    /// Asks which station has `ip`: the station `at`, or all stations.
+    pub(super) fn ask(&mut self, local: IpAddr, ip: IpAddr, at: MacAddr) {
+        match (local, ip) {
+            (IpAddr::V4(local), IpAddr::V4(ip)) => {
+                let asked = self.push_arp(Operation::Request, local, at, ip);
+                self.counters.tx_arp_requests += u64::from(asked);
+            }
+            (IpAddr::V6(local), IpAddr::V6(ip)) => self.solicit(local, ip, at),
+            _ => {}
+        }
     }
 
     pub(super) fn push_arp(
@@ -130,12 +135,12 @@ impl<S: SendQueue + Default> Stack<S> {
             target_ip: ip,
         }
         .emit(&mut packet);
-        self.push_control(Control::Arp, plain_frame(&[&header, &packet], TxBody::None))
+        self.push_control(Control::Neighbor, plain_frame(&[&header, &packet], TxBody::None))
     }
 }
 
-/// Returns a frame that is not TCP: `headers` are the Ethernet header, and the IPv4 header or an
-/// ARP packet.
+/// Returns a frame that is not TCP: `headers` are the Ethernet header, and the IP header or an ARP
+/// packet.
 pub(super) fn plain_frame(headers: &[&[u8]; 2], body: TxBody) -> TxFrame {
     let mut header = ArrayVec::new();
     for h in headers {
@@ -144,5 +149,6 @@ pub(super) fn plain_frame(headers: &[&[u8]; 2], body: TxBody) -> TxFrame {
     }
     let len = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
     let l3_len = if matches!(body, TxBody::None) { 0 } else { len(headers[1].len()) };
-    TxFrame { header, body, l2_len: len(headers[0].len()), l3_len, ..TxFrame::default() }
+    let (l2_len, is_ipv6) = (len(headers[0].len()), headers[1].len() == ipv6::HEADER_LEN);
+    TxFrame { header, body, l2_len, l3_len, is_ipv6, ..TxFrame::default() }
 }

@@ -11,8 +11,8 @@ use super::frame::TxFrame;
 /// Kinds, in the order in which the stack sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    /// ARP questions and answers.
-    Arp,
+    /// Questions and answers of ARP and of neighbor discovery.
+    Neighbor,
     /// RST for segments of no connection.
     Reset,
     /// ICMP echo replies.

@@ -38,6 +38,9 @@ drop_reasons! {
     IcmpUnmatched => icmp_unmatched,
     ListenOverflow => listen_overflow,
     ListenerAwaited => listener_awaited,
+    NdConflicts => nd_conflicts,
+    NdIgnored => nd_ignored,
+    NdMalformed => nd_malformed,
     PeerConnsLimited => peer_conns_limited,
     PeerHalfOpenLimited => peer_half_open_limited,
     RxBadFlags => rx_bad_flags,
@@ -48,6 +51,7 @@ drop_reasons! {
     RxBadTcpChecksum => rx_bad_tcp_checksum,
     RxBadTcpHeader => rx_bad_tcp_header,
     RxBadTcpOptions => rx_bad_tcp_options,
+    RxExtensionHeader => rx_extension_header,
     RxFragments => rx_fragments,
     RxNoConnection => rx_no_connection,
     RxOtherHost => rx_other_host,
@@ -88,14 +92,16 @@ heddle_base::counters! {
         rx_split_header,
         /// Frames dropped: addressed to another station.
         rx_other_station,
-        /// Frames dropped: neither IPv4 nor ARP.
+        /// Frames dropped: neither IPv4, IPv6 nor ARP.
         rx_unknown_ethertype,
-        /// Datagrams dropped: impossible IPv4 header.
+        /// Datagrams dropped: impossible IP header.
         rx_bad_ip_header,
         /// Datagrams dropped: wrong IPv4 header checksum.
         rx_bad_ip_checksum,
         /// Datagrams dropped: fragments.
         rx_fragments,
+        /// IPv6 packets dropped: a header between IPv6's and TCP's.
+        rx_extension_header,
         /// Datagrams dropped: addressed to another host.
         rx_other_host,
         /// Datagrams dropped: from an address that no single other host has.
@@ -157,6 +163,14 @@ heddle_base::counters! {
         arp_ignored,
         /// ARP packets from another station that uses one of our addresses.
         arp_conflicts,
+        /// Messages of neighbor discovery dropped: malformed, from beyond the link, or impossible
+        /// addresses.
+        nd_malformed,
+        /// Messages of neighbor discovery dropped: no information about a neighbor that we have or
+        /// need.
+        nd_ignored,
+        /// Messages of neighbor discovery from another station that uses one of our addresses.
+        nd_conflicts,
         /// Claims that a neighbor has another hardware address, refused because the neighbor
         /// answers at the known address.
         arp_change_refused,
@@ -175,6 +189,10 @@ heddle_base::counters! {
         tx_arp_replies,
         /// Announcements of an address of ours sent (RFC 5227).
         tx_arp_announcements,
+        /// Neighbor solicitations sent: questions about neighbors, and about addresses of ours.
+        tx_neighbor_solicits,
+        /// Neighbor advertisements sent: answers, and announcements of an address of ours.
+        tx_neighbor_adverts,
         /// ICMP messages dropped: malformed or wrong checksum.
         icmp_malformed,
         /// ICMP messages dropped: of a kind we do not act on.
@@ -194,7 +212,8 @@ heddle_base::counters! {
         tx_echo_replies,
         /// Echo requests dropped: rate limit, or too large.
         icmp_echo_limited,
-        /// Control frames dropped: too many of their kind (ARP, RST, echo, UDP) wait to be sent.
+        /// Control frames dropped: too many of their kind (ARP and neighbor
+        /// discovery, RST, echo, UDP) wait to be sent.
         tx_control_full,
         /// UDP datagrams taken.
         rx_datagrams,

@@ -6,58 +6,129 @@
 //! later entries back, so the table has no tombstones and never degrades. The hash is keyed
 //! (SipHash-1-3): a peer cannot choose ports that collide.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use heddle_base::Fetch;
 use siphasher::sip::SipHasher13;
 
-/// The addresses and ports of a connection over IPv4, ours first. (IPv6 needs a key, a header
-/// template and input of its own. The stack has none of these, so it cannot confuse IPv4 with
-/// IPv6.)
+/// The addresses and ports of a connection, ours first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// Without four bytes of padding, which each connection would have.
-#[repr(C, packed(4))]
-pub(super) struct FlowKey {
-    addrs: u64,
-    ports: u32,
+pub(super) enum FlowKey {
+    V4 { addrs: u64, ports: u32 },
+    V6 { local: [u64; 2], remote: [u64; 2], ports: u32 },
 }
 
 impl FlowKey {
+    /// Returns the key of the connection between two ends; `None` when their addresses are of
+    /// different families.
+    pub(super) fn new(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Option<FlowKey> {
+        match (local.0, remote.0) {
+            (IpAddr::V4(l), IpAddr::V4(r)) => Some(FlowKey::v4(l, local.1, r, remote.1)),
+            (IpAddr::V6(l), IpAddr::V6(r)) => {
+                let ports = u32::from(local.1) << 16 | u32::from(remote.1);
+                Some(FlowKey::V6 { local: halves(l), remote: halves(r), ports })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the key of a connection over IPv4.
     pub(super) fn v4(local: Ipv4Addr, lport: u16, remote: Ipv4Addr, rport: u16) -> FlowKey {
-        FlowKey {
+        FlowKey::V4 {
             addrs: u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()),
             ports: u32::from(lport) << 16 | u32::from(rport),
         }
     }
 
-    /// Returns the key of a received segment from the addresses and ports in its headers, the
-    /// peer's first.
+    /// Returns the key of a received segment over IPv4 from the addresses and ports in its headers,
+    /// the peer's first.
     #[inline(always)]
     pub(super) fn of_received(addrs: u64, ports: u32) -> FlowKey {
-        FlowKey { addrs: addrs.rotate_left(32), ports: ports.rotate_left(16) }
+        FlowKey::V4 { addrs: addrs.rotate_left(32), ports: ports.rotate_left(16) }
+    }
+
+    /// Returns the key of a received segment over IPv6 in the same way.
+    #[inline(always)]
+    pub(super) fn of_received6(src: [u64; 2], dst: [u64; 2], ports: u32) -> FlowKey {
+        FlowKey::V6 { local: dst, remote: src, ports: ports.rotate_left(16) }
+    }
+
+    /// Returns true if the connection is over IPv6.
+    pub(super) fn is_ipv6(&self) -> bool {
+        matches!(self, FlowKey::V6 { .. })
     }
 
     /// Returns our end.
-    pub(super) fn local(&self) -> SocketAddrV4 {
-        let [a, b, c, d, ..] = self.addrs.to_be_bytes();
-        let [hi, lo, ..] = self.ports.to_be_bytes();
-        SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([hi, lo]))
+    pub(super) fn local(&self) -> SocketAddr {
+        match *self {
+            FlowKey::V4 { addrs, ports } => SocketAddr::new(v4(addrs >> 32), high(ports)),
+            FlowKey::V6 { local, ports, .. } => SocketAddr::new(v6(local), high(ports)),
+        }
     }
 
     /// Returns the peer's end.
-    pub(super) fn remote(&self) -> SocketAddrV4 {
-        let [.., a, b, c, d] = self.addrs.to_be_bytes();
-        let [.., hi, lo] = self.ports.to_be_bytes();
-        SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([hi, lo]))
+    pub(super) fn remote(&self) -> SocketAddr {
+        match *self {
+            FlowKey::V4 { addrs, ports } => SocketAddr::new(v4(addrs), low(ports)),
+            FlowKey::V6 { remote, ports, .. } => SocketAddr::new(v6(remote), low(ports)),
+        }
+    }
+
+    /// Returns the key of the same connection as its other end has it.
+    pub(super) fn reversed(&self) -> FlowKey {
+        match *self {
+            FlowKey::V4 { addrs, ports } => FlowKey::of_received(addrs, ports),
+            FlowKey::V6 { local, remote, ports } => FlowKey::of_received6(local, remote, ports),
+        }
     }
 
     /// Returns a hash that no host without `key` can compute.
+    #[inline]
     pub(super) fn hash(&self, key: &[u8; 16]) -> u64 {
-        let mut b = [0; 12];
-        b[..8].copy_from_slice(&self.addrs.to_le_bytes());
-        b[8..].copy_from_slice(&self.ports.to_le_bytes());
-        SipHasher13::new_with_key(key).hash(&b)
+        match *self {
+            FlowKey::V4 { addrs, ports } => {
+                let mut b = [0; 12];
+                b[..8].copy_from_slice(&addrs.to_le_bytes());
+                b[8..].copy_from_slice(&ports.to_le_bytes());
+                SipHasher13::new_with_key(key).hash(&b)
+            }
+            FlowKey::V6 { local, remote, ports } => {
+                let mut b = [0; 36];
+                let words = [local[0], local[1], remote[0], remote[1]];
+                for (b, word) in b.chunks_exact_mut(8).zip(words) {
+                    b.copy_from_slice(&word.to_le_bytes());
+                }
+                b[32..].copy_from_slice(&ports.to_le_bytes());
+                SipHasher13::new_with_key(key).hash(&b)
+            }
+        }
     }
+}
+
+/// Returns an address as two numbers, the network's half first.
+fn halves(ip: Ipv6Addr) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = ip.octets();
+    [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
+}
+
+fn v6([high, low]: [u64; 2]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)))
+}
+
+/// Returns the address in the low half of `word`.
+fn v4(word: u64) -> IpAddr {
+    let [.., a, b, c, d] = word.to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+fn high(ports: u32) -> u16 {
+    let [a, b, ..] = ports.to_be_bytes();
+    u16::from_be_bytes([a, b])
+}
+
+fn low(ports: u32) -> u16 {
+    let [.., a, b] = ports.to_be_bytes();
+    u16::from_be_bytes([a, b])
 }
 
 #[derive(Clone, Copy)]
@@ -213,22 +284,33 @@ mod tests {
 
         #[test]
         fn test_key_keeps_both_ends(l: u32, r: u32, lp: u16, rp: u16) {
-            let (l, r) = (Ipv4Addr::from_bits(l), Ipv4Addr::from_bits(r));
-            let k = FlowKey::v4(l, lp, r, rp);
-            prop_assert_eq!((k.local(), k.remote()), (SocketAddrV4::new(l, lp), SocketAddrV4::new(r, rp)));
+            let (l, r) = (Ipv4Addr::from_bits(l).into(), Ipv4Addr::from_bits(r).into());
+            let k = FlowKey::new((l, lp), (r, rp)).unwrap();
+            prop_assert_eq!((k.local(), k.remote()), (SocketAddr::new(l, lp), SocketAddr::new(r, rp)));
+            prop_assert_eq!((k.reversed().local(), k.reversed().reversed()), (k.remote(), k));
+        }
+
+        #[test]
+        fn test_ipv6_key_keeps_both_ends(l: u128, r: u128, lp: u16, rp: u16) {
+            let (l, r) = (Ipv6Addr::from_bits(l).into(), Ipv6Addr::from_bits(r).into());
+            let k = FlowKey::new((l, lp), (r, rp)).unwrap();
+            prop_assert_eq!((k.local(), k.remote()), (SocketAddr::new(l, lp), SocketAddr::new(r, rp)));
+            prop_assert_eq!((k.reversed().local(), k.reversed().reversed()), (k.remote(), k));
         }
     }
 
     #[test]
     fn test_flow_hash_depends_on_every_part_of_key() {
-        let k = |l: u32, lp, r: u32, rp| {
-            FlowKey::v4(Ipv4Addr::from_bits(l), lp, Ipv4Addr::from_bits(r), rp).hash(&[7; 16])
-        };
-        let base = k(1, 2, 3, 4);
-        for other in [k(2, 2, 3, 4), k(1, 3, 3, 4), k(1, 2, 4, 4), k(1, 2, 3, 5)] {
-            assert_ne!(base, other);
+        let v4 = |n: u32| IpAddr::V4(Ipv4Addr::from_bits(n));
+        let v6 = |n: u32| IpAddr::V6(Ipv6Addr::from_bits(u128::from(n) << 64 | 1));
+        for ip in [&v4 as &dyn Fn(u32) -> IpAddr, &v6] {
+            let k = |l, lp, r, rp| FlowKey::new((ip(l), lp), (ip(r), rp)).unwrap();
+            let base = k(1, 2, 3, 4).hash(&[7; 16]);
+            for other in [k(2, 2, 3, 4), k(1, 3, 3, 4), k(1, 2, 4, 4), k(1, 2, 3, 5)] {
+                assert_ne!(base, other.hash(&[7; 16]));
+            }
+            assert_ne!(base, k(1, 2, 3, 4).hash(&[8; 16]));
         }
-        let key = FlowKey::v4(Ipv4Addr::from_bits(1), 2, Ipv4Addr::from_bits(3), 4);
-        assert_ne!(base, key.hash(&[8; 16]));
+        assert_eq!(FlowKey::new((v4(1), 2), (v6(3), 4)), None, "one family each");
     }
 }

@@ -6,7 +6,7 @@ use heddle_base::{Chunks, StreamPos, Sum};
 use crate::wire::{ethernet, tcp};
 use heddle_types::ConnId;
 
-/// The port's findings about a frame's IPv4 and TCP checksums.
+/// The port's findings about a frame's checksums: TCP's, and that of an IPv4 header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
     /// The port verified nothing: the stack verifies the checksums.
@@ -136,7 +136,7 @@ pub struct FramePayload {
 
 /// Bytes of the longest header of a TCP segment.
 pub const MAX_HEADER_LEN: usize =
-    ethernet::HEADER_LEN + crate::wire::ipv4::HEADER_LEN + tcp::HEADER_LEN + tcp::MAX_OPTIONS_LEN;
+    ethernet::HEADER_LEN + crate::wire::ipv6::HEADER_LEN + tcp::HEADER_LEN + tcp::MAX_OPTIONS_LEN;
 
 /// A frame to send: its headers, and the place of the rest.
 ///
@@ -149,7 +149,7 @@ pub struct TxFrame {
     pub body: TxBody,
     /// Bytes of the Ethernet header.
     pub l2_len: u8,
-    /// Bytes of the IPv4 header; 0 in an ARP packet.
+    /// Bytes of the IP header; 0 in an ARP packet.
     pub l3_len: u8,
     /// Bytes of the TCP header; 0 when the frame is not TCP.
     pub l4_len: u8,
@@ -157,6 +157,8 @@ pub struct TxFrame {
     pub tcp_checksum: TcpChecksum,
     /// The TCP checksum field before the payload's sum is added.
     pub(super) header_sum: u16,
+    /// True if the frame holds an IPv6 packet.
+    pub is_ipv6: bool,
     /// True if the port must fill in the IPv4 header checksum, which is 0.
     pub ip_checksum_offload: bool,
 }
@@ -225,6 +227,7 @@ impl Default for TxFrame {
             l4_len: 0,
             tcp_checksum: TcpChecksum::None,
             header_sum: 0,
+            is_ipv6: false,
             ip_checksum_offload: false,
         }
     }

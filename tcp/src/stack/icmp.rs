@@ -3,7 +3,7 @@
 //! Errors are hints that anyone can forge. The stack records an error that quotes a segment in
 //! flight and reports it to the owner of the connection. No error ends a connection, in any state
 //! (RFC 5927 section 4.1). "Fragmentation needed" about such a segment lowers the connection's
-//! segment size (RFC 1191), never below [`MIN_PATH_MTU`], and only where the segment was larger
+//! segment size (RFC 1191), never below the least that [`Path`] has, and only where the segment was larger
 //! than the reported path MTU.
 //!
 //! The stack decides whether to read a message before it copies any of it: an echo request must
@@ -21,15 +21,23 @@ use super::flow::FlowKey;
 use super::frame::{FrameOutcome, RxFrame, TxBody};
 use super::slab::Entry;
 use crate::wire::icmpv4::{CODE_FRAG_NEEDED, ECHO_REQUEST, Message, Quoted, echo_reply, quoted};
-use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4};
+use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, ipv6};
 use crate::{SendQueue, SeqNumber, State};
 
-/// The smallest path MTU that the stack believes: a forged message costs a connection little more
-/// than half of its speed. Every host takes datagrams of 576 bytes (RFC 791), and no link is known
-/// to carry less than this value.
-const MIN_PATH_MTU: u16 = 552;
-/// Bytes of the IPv4 and TCP headers without options.
-const HEADERS: u16 = 40;
+/// What a version of IP says about paths.
+pub(super) struct Path {
+    /// The smallest path MTU that the stack believes.
+    least: u32,
+    /// Bytes of the IP and TCP headers without options.
+    headers: u32,
+}
+
+/// A forged message costs a connection little more than half of its speed. Every host takes
+/// datagrams of 576 bytes (RFC 791), and no link is known to carry less than this value.
+const PATH_V4: Path = Path { least: 552, headers: 40 };
+/// No link of IPv6 carries less, and nobody may send fragments instead (RFC 8200 section 5, RFC 8201
+/// section 4).
+pub(super) const PATH_V6: Path = Path { least: ipv6::MIN_MTU as u32, headers: 60 };
 
 impl<S: SendQueue + Default> Stack<S> {
     #[inline(never)]
@@ -45,7 +53,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
             return Err(DropReason::RxOtherHost);
         }
-        if !self.cfg.net.is_peer(ip.src) || !eth.src.is_station() {
+        if !self.cfg.net.is_peer(ip.src.into()) || !eth.src.is_station() {
             return Err(DropReason::RxBadSource);
         }
         if ip.total_len > usize::from(self.cfg.mtu) {
@@ -57,7 +65,7 @@ impl<S: SendQueue + Default> Stack<S> {
         match head.first() {
             None => return Err(DropReason::IcmpMalformed),
             Some(&ECHO_REQUEST) => {
-                if !self.echoes.allow(now, ip.src) {
+                if !self.echoes.allow(now, ip.src.into()) {
                     return Err(DropReason::IcmpEchoLimited);
                 }
             }
@@ -66,7 +74,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 if self.quoted_conn(q).is_none() {
                     return Err(DropReason::IcmpUnmatched);
                 }
-                if !self.icmp_errors.allow(now, ip.src) {
+                if !self.icmp_errors.allow(now, ip.src.into()) {
                     return Err(DropReason::IcmpErrorsLimited);
                 }
             }
@@ -82,13 +90,14 @@ impl<S: SendQueue + Default> Stack<S> {
                 Ok(FrameOutcome::Done)
             }
             Some(Message::Unreachable { code: CODE_FRAG_NEEDED, mtu, quoted }) => {
-                self.lower_segment_size(quoted, mtu)
+                let mtu = (mtu != 0).then_some(u32::from(mtu));
+                self.lower_segment_size(quoted, mtu, &PATH_V4).map(|()| FrameOutcome::Done)
             }
             Some(Message::Unreachable { code, quoted, .. }) => {
-                self.soft_failure(quoted, IcmpError::Unreachable(code))
+                self.soft_failure(quoted, IcmpError::Unreachable(code)).map(|()| FrameOutcome::Done)
             }
             Some(Message::TimeExceeded { quoted }) => {
-                self.soft_failure(quoted, IcmpError::TimeExceeded)
+                self.soft_failure(quoted, IcmpError::TimeExceeded).map(|()| FrameOutcome::Done)
             }
         }
     }
@@ -115,44 +124,46 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Returns the connection that has the segment of `quoted` in flight.
-    fn quoted_conn(&mut self, quoted: Quoted) -> Option<u32> {
-        let flow = FlowKey::v4(quoted.src, quoted.src_port, quoted.dst, quoted.dst_port);
+    pub(super) fn quoted_conn(&mut self, q: Quoted) -> Option<u32> {
+        let flow = FlowKey::new((q.src, q.src_port), (q.dst, q.dst_port))?;
         let index = self.look_up(&flow)?;
-        self.conns.get(index).filter(|e| in_flight(e, quoted.seq)).map(|_| index)
+        self.conns.get(index).filter(|e| in_flight(e, q.seq)).map(|_| index)
     }
 
     /// Handles the report that a router cannot forward the segment of `quoted`: its next link
-    /// carries `mtu` bytes.
-    fn lower_segment_size(
+    /// carries `mtu` bytes, if the router says how many.
+    pub(super) fn lower_segment_size(
         &mut self,
         quoted: Option<Quoted>,
-        mtu: u16,
-    ) -> Result<FrameOutcome, DropReason> {
+        mtu: Option<u32>,
+        path: &Path,
+    ) -> Result<(), DropReason> {
         let found = quoted.and_then(|q| Some((q, self.quoted_conn(q)?)));
         let Some((q, index)) = found else { return Err(DropReason::IcmpUnmatched) };
         // A router from before RFC 1191 gives no MTU: section 5 of the RFC has a list of likely
         // values.
-        let mtu = if mtu == 0 { plateau_below(q.total_len) } else { mtu }.max(MIN_PATH_MTU);
+        let mtu = mtu.unwrap_or_else(|| plateau_below(q.total_len)).max(path.least);
         let Some(e) = self.conns.get_mut(index) else { return Err(DropReason::IcmpUnmatched) };
         let before = e.conn.emss();
-        let largest = before + u32::from(HEADERS + e.conn.options_len());
+        let headers = path.headers + u32::from(e.conn.options_len());
+        let largest = before + headers;
         // The datagram was too large for that link, and we may have sent it (RFC 5927 section 7.2).
-        if q.total_len > mtu && u32::from(q.total_len) <= largest {
-            e.conn.limit_emss(u32::from(mtu - HEADERS - e.conn.options_len()));
+        if q.total_len > mtu && q.total_len <= largest {
+            e.conn.limit_emss(mtu.saturating_sub(headers));
         }
         if e.conn.emss() == before {
             return Err(DropReason::IcmpFragNeededIgnored);
         }
         self.counters.icmp_frag_needed += 1;
         self.update(index);
-        Ok(FrameOutcome::Done)
+        Ok(())
     }
 
-    fn soft_failure(
+    pub(super) fn soft_failure(
         &mut self,
         quoted: Option<Quoted>,
         error: IcmpError,
-    ) -> Result<FrameOutcome, DropReason> {
+    ) -> Result<(), DropReason> {
         let index = quoted.and_then(|q| self.quoted_conn(q));
         let Some((index, e)) = index.and_then(|i| Some((i, self.conns.get_mut(i)?))) else {
             return Err(DropReason::IcmpUnmatched);
@@ -163,14 +174,14 @@ impl<S: SendQueue + Default> Stack<S> {
             e.raise(EventKind::SoftError);
             self.update(index);
         }
-        Ok(FrameOutcome::Done)
+        Ok(())
     }
 }
 
 /// Returns the largest MTU in use below `len` (RFC 1191 section 7.1).
-fn plateau_below(len: u16) -> u16 {
-    const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
-    PLATEAUS.into_iter().find(|&p| p < len).unwrap_or(MIN_PATH_MTU)
+fn plateau_below(len: u32) -> u32 {
+    const PLATEAUS: [u32; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
+    PLATEAUS.into_iter().find(|&p| p < len).unwrap_or(PATH_V4.least)
 }
 
 /// Returns true if the peer has not acknowledged `seq` (RFC 5927 section 4.1).

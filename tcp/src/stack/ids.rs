@@ -20,6 +20,7 @@ pub(super) struct Ids {
     timestamp: [u8; 16],
     port: [u8; 16],
     port_counter: [u8; 16],
+    label: [u8; 16],
     pub(super) peer: [u8; 16],
     counters: [u16; COUNTERS],
 }
@@ -56,6 +57,7 @@ impl Ids {
             port: key(),
             port_counter: key(),
             peer: key(),
+            label: key(),
             counters: [0; COUNTERS],
         }
     }
@@ -71,6 +73,12 @@ impl Ids {
     /// between incarnations.
     pub(super) fn ts_offset(&self, flow: &FlowKey) -> u32 {
         low32(flow.hash(&self.timestamp))
+    }
+
+    /// Returns the flow label of a connection over IPv6 (RFC 6437 section 3): always the same for
+    /// the same connection, and never 0.
+    pub(super) fn flow_label(&self, flow: &FlowKey) -> u32 {
+        (low32(flow.hash(&self.label)) & 0xf_ffff).max(1)
     }
 
     /// Returns the ports to try for a new connection whose key `flow` has local port 0.

@@ -6,31 +6,38 @@
 //! of the usual shape (`plain`) come before the others, which the stack parses field by field.
 
 use core::net::IpAddr;
-use heddle_base::Instant;
+use heddle_base::{Instant, Sum};
 
 use super::Stack;
 use super::counters::DropReason;
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, Run, RxChecksum, RxFrame};
-use super::plain::{self, Checksums, Plain};
+use super::plain::{self, Checksums, Plain, Plain4, Plain6, Shape};
 use super::slab::Owner;
-use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Malformed, TcpHeader};
-use crate::wire::{ethernet, ipv4, tcp};
+use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, Malformed, TcpHeader};
+use crate::wire::{ethernet, ipv4, ipv6, tcp};
 use crate::{Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
 use heddle_types::ConnId;
 
 /// A TCP segment with the headers around it.
 pub(super) struct Arrival {
     pub(super) ethernet: EthernetHeader,
-    pub(super) ip: Ipv4Header,
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    /// The key of the connection that the segment is for.
+    pub(super) flow: FlowKey,
     pub(super) tcp: TcpHeader,
 }
 
-impl Arrival {
-    /// Returns the key of the connection that the segment is for.
-    pub(super) fn flow(&self) -> FlowKey {
-        FlowKey::v4(self.ip.dst, self.tcp.dst_port, self.ip.src, self.tcp.src_port)
-    }
+/// An IP packet, as far as TCP needs to know it.
+struct Packet {
+    src: IpAddr,
+    dst: IpAddr,
+    /// Where its payload begins in the frame, and how many bytes it has.
+    at: usize,
+    len: usize,
+    /// The sum of the pseudo-header.
+    pseudo: Sum,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -51,15 +58,24 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     pub fn handle_frames<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
         self.counters.rx_frames += 1;
-        if let Some(run) = self.take_plain(now, frames) {
-            self.ahead.pass(run.frames);
+        let run = match self.take_plain::<F, { plain::TCP4 }, { Plain4::LEN }>(now, frames) {
+            Some(run) => run,
+            None => self.take_others(now, frames),
+        };
+        self.ahead.pass(run.frames);
+        run
+    }
+
+    /// Continues with frames of which the first has not the usual shape over IPv4.
+    #[inline(never)]
+    fn take_others<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
+        if let Some(run) = self.take_plain::<F, { plain::TCP6 }, { Plain6::LEN }>(now, frames) {
             return run;
         }
         let outcome = match frames.first_mut() {
             Some(Some(frame)) => self.take_other(now, frame),
             _ => FrameOutcome::Done,
         };
-        self.ahead.pass(1);
         Run { frames: 1, last: outcome.payload_len(), outcome }
     }
 
@@ -67,10 +83,17 @@ impl<S: SendQueue + Default> Stack<S> {
     /// nothing, when the frame has another shape, belongs to no connection, or has a wrong
     /// checksum.
     #[inline(always)]
-    fn take_plain<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Option<Run> {
+    fn take_plain<F: RxFrame, const TCP: usize, const N: usize>(
+        &mut self,
+        now: Instant,
+        frames: &mut [Option<F>],
+    ) -> Option<Run>
+    where
+        for<'a> Plain<'a, TCP, N>: Shape<'a>,
+    {
         let (frame, later) = frames.split_first_mut()?;
         let frame = frame.as_mut()?;
-        let plain = Plain::of(frame.chunk_at(0), frame.len(), self.station)?;
+        let plain = Plain::<TCP, N>::of(frame.chunk_at(0), frame.len(), self.station)?;
         let flow = plain.flow();
         let index = self.find(&flow)?;
         let mut segment = plain.segment();
@@ -84,7 +107,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.counters.rx_segments += 1;
         let Some(advance) = e.conn.predict(&segment) else {
-            let outcome = self.take_unexpected(now, index, &segment);
+            let outcome = self.take_unexpected(now, index, &segment, N);
             return Some(Run { frames: 1, last: outcome.payload_len(), outcome });
         };
         let mut run = Run { frames: 1, last: segment.len, outcome: FrameOutcome::Done };
@@ -93,9 +116,8 @@ impl<S: SendQueue + Default> Stack<S> {
             let room = e.conn.receive_room();
             for frame in later {
                 let Some(frame) = frame.as_mut() else { break };
-                let Some(next) = Plain::of(frame.chunk_at(0), frame.len(), self.station) else {
-                    break;
-                };
+                let next = Plain::<TCP, N>::of(frame.chunk_at(0), frame.len(), self.station);
+                let Some(next) = next else { break };
                 let Some(n) = next.continues(&flow, &segment, len) else { break };
                 let sums = next.checksums();
                 if segment.len + n > room || !is_right(frame, sums) {
@@ -116,17 +138,24 @@ impl<S: SendQueue + Default> Stack<S> {
             payload.len = len;
         }
         self.defer_update(index);
-        run.outcome = outcome.of(conn, plain::LEN);
+        run.outcome = outcome.of(conn, N);
         Some(run)
     }
 
-    /// Continues with a frame of the usual shape whose segment is not the expected one.
+    /// Continues with a frame of the usual shape whose segment is not the expected one. Its headers
+    /// have `headers` bytes.
     #[inline(never)]
-    fn take_unexpected(&mut self, now: Instant, index: u32, segment: &Segment) -> FrameOutcome {
+    fn take_unexpected(
+        &mut self,
+        now: Instant,
+        index: u32,
+        segment: &Segment,
+        headers: usize,
+    ) -> FrameOutcome {
         let mut out = FrameOutcome::Done;
         if let Some(e) = self.conns.get_mut(index) {
             let outcome = e.conn.handle_segment(now, segment);
-            self.after_segment(now, index, outcome, plain::LEN, &mut out);
+            self.after_segment(now, index, outcome, headers, &mut out);
         }
         out
     }
@@ -161,6 +190,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         match ethernet.ethertype {
             EtherType::IPV4 => self.take_ipv4(now, frame, ethernet, out),
+            EtherType::IPV6 => self.take_ipv6(now, frame, ethernet, out),
             EtherType::ARP => self.handle_arp(now, &head[ethernet::HEADER_LEN..]).map(|_| ()),
             _ => Err(DropReason::RxUnknownEthertype),
         }
@@ -221,41 +251,111 @@ impl<S: SendQueue + Default> Stack<S> {
         match ip.protocol {
             ipv4::PROTO_TCP => {}
             ipv4::PROTO_ICMP => return self.take_icmp(now, frame, &ethernet, &ip).map(|_| ()),
-            ipv4::PROTO_UDP => return self.take_udp(now, frame, &ethernet, &ip),
+            ipv4::PROTO_UDP => {
+                let (ends, len) = ((ip.src.into(), ip.dst.into()), ip.total_len - ip.header_len);
+                return self.take_udp(now, frame, &ethernet, ends, (ip.header_len, len));
+            }
             _ => return Err(DropReason::RxUnknownProtocol),
         }
 
-        let tcp_len = ip.total_len - ip.header_len;
-        let tcp = match TcpHeader::parse(&head[ip.header_len..], tcp_len) {
-            Ok(tcp) => tcp,
-            Err(e) => return Err(tcp_fault(e)),
+        let len = ip.total_len - ip.header_len;
+        let packet = Packet {
+            src: ip.src.into(),
+            dst: ip.dst.into(),
+            at: ethernet::HEADER_LEN + ip.header_len,
+            len,
+            pseudo: ipv4::pseudo_header(ip.src, ip.dst, u16::try_from(len).unwrap_or(u16::MAX)),
         };
-        if checksum == RxChecksum::Unknown && !tcp_checksum_valid(frame, &ip, tcp.header_len) {
-            return Err(DropReason::RxBadTcpChecksum);
+        self.take_tcp(now, frame, ethernet, &packet, checksum, out)
+    }
+
+    #[inline(never)]
+    fn take_ipv6<F: RxFrame>(
+        &mut self,
+        now: Instant,
+        frame: &mut F,
+        ethernet: EthernetHeader,
+        out: &mut FrameOutcome,
+    ) -> Result<(), DropReason> {
+        let head = frame.chunk_at(0).get(ethernet::HEADER_LEN..).unwrap_or_default();
+        let ip =
+            Ipv6Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(|e| match e {
+                Malformed::Truncated => DropReason::RxTruncated,
+                Malformed::Split => DropReason::RxSplitHeader,
+                Malformed::Header | Malformed::Options => DropReason::RxBadIpHeader,
+            })?;
+        let checksum = frame.checksum();
+        if checksum == RxChecksum::Bad {
+            return Err(DropReason::RxBadPortChecksum);
+        }
+        match ip.next_header {
+            ipv6::TCP => {}
+            ipv6::ICMP => return self.take_icmpv6(now, frame, &ethernet, &ip),
+            ipv6::UDP => {
+                let ends = (ip.src.into(), ip.dst.into());
+                let lens = (ipv6::HEADER_LEN, ip.payload_len);
+                return self.take_udp(now, frame, &ethernet, ends, lens);
+            }
+            ipv6::FRAGMENT => return Err(DropReason::RxFragments),
+            // The stack follows no chain of headers: RDMA has no use for one, and attackers have.
+            other if ipv6::is_extension(other) => return Err(DropReason::RxExtensionHeader),
+            _ => return Err(DropReason::RxUnknownProtocol),
+        }
+        let len = ip.payload_len;
+        let pseudo_len = u32::try_from(len).unwrap_or(u32::MAX);
+        let packet = Packet {
+            src: ip.src.into(),
+            dst: ip.dst.into(),
+            at: ethernet::HEADER_LEN + ipv6::HEADER_LEN,
+            len,
+            pseudo: ipv6::pseudo_header(ipv6::TCP, ip.src, ip.dst, pseudo_len),
+        };
+        self.take_tcp(now, frame, ethernet, &packet, checksum, out)
+    }
+
+    /// Takes a segment; the port has found out `checksum` about its frame.
+    #[inline(always)]
+    fn take_tcp<F: RxFrame>(
+        &mut self,
+        now: Instant,
+        frame: &mut F,
+        ethernet: EthernetHeader,
+        packet: &Packet,
+        checksum: RxChecksum,
+        out: &mut FrameOutcome,
+    ) -> Result<(), DropReason> {
+        let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
+        let tcp = TcpHeader::parse(head, packet.len).map_err(tcp_fault)?;
+        if checksum == RxChecksum::Unknown {
+            let sum = frame.sum_segment(packet.at, tcp.header_len, packet.len);
+            if !sum.is_some_and(|sum| packet.pseudo.plus(sum).is_valid()) {
+                return Err(DropReason::RxBadTcpChecksum);
+            }
         }
         if ethernet.dst.is_group() {
             return Err(DropReason::RxTcpGroup);
         }
-        let flow = FlowKey::v4(ip.dst, tcp.dst_port, ip.src, tcp.src_port);
+        let (src, dst) = (packet.src, packet.dst);
+        let flow = FlowKey::new((dst, tcp.dst_port), (src, tcp.src_port));
+        let flow = flow.ok_or(DropReason::RxBadIpHeader)?;
         let Some(index) = self.find(&flow) else {
-            let arrival = Arrival { ethernet, ip, tcp };
+            let arrival = Arrival { ethernet, src, dst, flow, tcp };
             return self.take_stranger(now, &arrival, None);
         };
         let seg = &tcp.segment;
         self.counters.rx_segments += 1;
         let Some(e) = self.conns.get_mut(index) else { return Ok(()) };
         if seg.flags.has(Flags::SYN) && e.conn.may_be_replaced_by(seg) {
-            self.replace(now, index, &Arrival { ethernet, ip, tcp });
+            self.replace(now, index, &Arrival { ethernet, src, dst, flow, tcp });
             return Ok(());
         }
         let outcome = if tcp.has_sack {
-            let head = frame.chunk_at(0).get(ethernet::HEADER_LEN + ip.header_len..);
-            e.conn.handle_selective(now, seg, &read_sack(head.unwrap_or_default()))
+            let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
+            e.conn.handle_selective(now, seg, &read_sack(head))
         } else {
             e.conn.handle_segment(now, seg)
         };
-        let off = ethernet::HEADER_LEN + ip.header_len + tcp.header_len;
-        self.after_segment(now, index, outcome, off, out);
+        self.after_segment(now, index, outcome, packet.at + tcp.header_len, out);
         Ok(())
     }
 
@@ -263,8 +363,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// replace.
     #[cold]
     fn replace(&mut self, now: Instant, index: u32, arrival: &Arrival) {
-        let listening =
-            self.listeners.find(IpAddr::V4(arrival.ip.dst), arrival.tcp.dst_port).is_some();
+        let listening = self.listeners.find(arrival.dst, arrival.tcp.dst_port).is_some();
         if !listening {
             return;
         }
@@ -319,12 +418,4 @@ fn tcp_fault(e: Malformed) -> DropReason {
 #[inline(never)]
 fn read_sack(head: &[u8]) -> SackBlocks {
     tcp::sack_blocks(head)
-}
-
-#[inline]
-fn tcp_checksum_valid<F: RxFrame>(frame: &mut F, ip: &Ipv4Header, header: usize) -> bool {
-    let (start, tcp_len) = (ethernet::HEADER_LEN + ip.header_len, ip.total_len - ip.header_len);
-    let Ok(len) = u16::try_from(tcp_len) else { return false };
-    let Some(sum) = frame.sum_segment(start, header, tcp_len) else { return false };
-    ipv4::pseudo_header(ip.src, ip.dst, len).plus(sum).is_valid()
 }

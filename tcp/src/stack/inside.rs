@@ -1,6 +1,5 @@
 //! Both ends of a connection in one stack: how the owner finds them and works on both.
 
-use super::flow::FlowKey;
 use super::{ConnId, Stack};
 use crate::{Connection, SendQueue};
 
@@ -13,9 +12,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// number both streams alike, as each end learned from the other's SYN.
     pub fn other_end(&self, id: ConnId) -> Option<ConnId> {
         let entry = self.conns.held(id)?;
-        let (local, remote) = (entry.flow.local(), entry.flow.remote());
-        let flow = FlowKey::v4(*remote.ip(), remote.port(), *local.ip(), local.port());
-        let other = self.conns.id(self.look_up(&flow)?);
+        let other = self.conns.id(self.look_up(&entry.flow.reversed())?);
         let end = self.conns.held(other)?;
         (other != id && entry.conn.is_other_end_of(&end.conn)).then_some(other)
     }

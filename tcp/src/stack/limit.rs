@@ -1,7 +1,7 @@
 //! Token buckets that limit our answers to strangers.
 
 use core::hash::BuildHasher;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use heddle_base::Instant;
 
@@ -83,7 +83,7 @@ impl Answers {
 
     /// Returns true if one more answer may go to `source` at `now`, and charges it. A source beyond
     /// its own budget takes nothing from the common budget.
-    pub(super) fn allow(&mut self, now: Instant, source: Ipv4Addr) -> bool {
+    pub(super) fn allow(&mut self, now: Instant, source: IpAddr) -> bool {
         if self.turn.0 != now {
             self.turn = (now, 0);
         }
@@ -101,9 +101,10 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::Ipv4Addr;
 
-    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-    const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
     fn test_source_gets_half_of_the_budget_and_leaves_the_rest_to_others() {
@@ -113,7 +114,7 @@ mod tests {
         };
         assert_eq!(count(&mut l, 0, A), 50);
         assert_eq!(count(&mut l, 0, B), 50);
-        assert_eq!(count(&mut l, 0, Ipv4Addr::new(10, 0, 0, 3)), 0, "all of it is gone");
+        assert_eq!(count(&mut l, 0, Ipv4Addr::new(10, 0, 0, 3).into()), 0, "all of it is gone");
         assert_eq!(count(&mut l, 100, A), 5);
         assert_eq!(count(&mut l, 100, B), 5);
     }

@@ -1,6 +1,6 @@
 //! The ports on which we accept connections.
 
-use core::net::{IpAddr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ struct Ended {
 /// A SYN that found no listener.
 #[derive(Debug)]
 struct Early {
-    from: SocketAddrV4,
+    from: SocketAddr,
     port: u16,
     at: Instant,
 }
@@ -105,7 +105,7 @@ impl Listeners {
         &mut self,
         now: Instant,
         ago: Duration,
-        from: SocketAddrV4,
+        from: SocketAddr,
         port: u16,
     ) -> bool {
         if let Some(i) = self.early.iter().position(|e| (e.from, e.port) == (from, port)) {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn test_a_syn_is_early_for_a_while_after_the_first_of_its_connection() {
-        let from = |port| SocketAddrV4::new([10, 0, 0, 1].into(), port);
+        let from = |port| SocketAddr::new([10, 0, 0, 1].into(), port);
         let mut l = Listeners::default();
         assert!(l.is_early(T0, SECOND, from(1), 80));
         assert!(l.is_early(T0 + SECOND / 2, SECOND, from(1), 80), "again");

@@ -1,6 +1,7 @@
-//! The hardware addresses of IPv4 neighbors (RFC 826): the table, the users of its entries and the
-//! eviction when it is full. `resolve` has the life of an entry; `arp` reads and writes ARP
-//! packets.
+//! The hardware addresses of neighbors (RFC 826 for IPv4, RFC 4861 for IPv6): the table, the users of
+//! its entries and the eviction when it is full. `resolve` has the life of an entry; `arp` and
+//! `discovery` read and write the packets. A packet below is an ARP packet or a message of neighbor
+//! discovery.
 //!
 //! Which packets the stack believes: the stack makes an entry when it needs one (and asks), or when
 //! a host asks for our own address, but never for an answer to no question. RFC 826 makes an entry
@@ -11,7 +12,7 @@
 //! holds. Connections opened meanwhile wait for the outcome. After a refusal the stack tests no
 //! claim for a second, so that claims cannot make it ask more often. A claim about an entry without
 //! users only removes the entry: the next user asks everyone. The stack believes at once an answer
-//! to a question that it asked everyone because the known station did not answer. ARP has no
+//! to a question that it asked everyone because the known station did not answer. Neither protocol has
 //! authentication: an attacker on the link that outlasts or outruns the other station can still
 //! lie, as towards any host.
 //!
@@ -28,7 +29,7 @@
 use std::collections::HashMap;
 
 use core::hash::BuildHasher;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use heddle_base::Instant;
 use siphasher::sip::SipHasher13;
 
@@ -46,7 +47,7 @@ use resolve::{LIFETIME, RETRY, State};
 
 #[derive(Debug)]
 struct Neighbor {
-    ip: Ipv4Addr,
+    ip: IpAddr,
     mac: MacAddr,
     state: State,
     /// When a packet last confirmed the address, or the entry last got a user.
@@ -62,7 +63,7 @@ struct Neighbor {
 }
 
 impl Neighbor {
-    fn new(ip: Ipv4Addr, mac: MacAddr, state: State, fresh: Instant, users: u32) -> Neighbor {
+    fn new(ip: IpAddr, mac: MacAddr, state: State, fresh: Instant, users: u32) -> Neighbor {
         let (waiters, idle) = (List::default(), Link::OUT);
         Neighbor { ip, mac, state, fresh, quiet_until: Instant::ZERO, users, waiters, idle }
     }
@@ -109,7 +110,7 @@ pub(super) struct Neighbors {
     free: Vec<u32>,
     /// Entries without users, the entry unused for longest first.
     idle: List<0>,
-    by_ip: HashMap<Ipv4Addr, u32, Keyed>,
+    by_ip: HashMap<IpAddr, u32, Keyed>,
     timers: Timers,
     max: usize,
     incomplete: usize,
@@ -152,14 +153,19 @@ impl Neighbors {
             .then_some(n.mac)
     }
 
-    /// Returns the IPv4 address of neighbor `index`.
-    pub(super) fn ip(&self, index: u32) -> Option<Ipv4Addr> {
+    /// Returns the IP address of neighbor `index`.
+    pub(super) fn ip(&self, index: u32) -> Option<IpAddr> {
         self.slots.get(index).map(|n| n.ip)
+    }
+
+    /// Returns the hardware address of `ip`, if the stack can send there.
+    pub(super) fn known(&self, ip: IpAddr) -> Option<MacAddr> {
+        self.mac(*self.by_ip.get(&ip)?)
     }
 
     /// Adds a user for `ip`. The flag is true when the caller must ask for the address now. Returns
     /// `None` when there is no room.
-    pub(super) fn acquire(&mut self, now: Instant, ip: Ipv4Addr) -> Option<(u32, bool)> {
+    pub(super) fn acquire(&mut self, now: Instant, ip: IpAddr) -> Option<(u32, bool)> {
         if let Some(&index) = self.by_ip.get(&ip) {
             self.add_user(index);
             return Some((index, false));
@@ -175,7 +181,7 @@ impl Neighbors {
     }
 
     /// Adds a user for `ip` if its address is known, even if contested.
-    pub(super) fn acquire_known(&mut self, ip: Ipv4Addr) -> Option<u32> {
+    pub(super) fn acquire_known(&mut self, ip: IpAddr) -> Option<u32> {
         let &index = self.by_ip.get(&ip)?;
         self.mac(index)?;
         self.add_user(index);
@@ -186,12 +192,7 @@ impl Neighbors {
     /// the entry of `ip` if its address is known, and makes an entry with `mac` if there is none.
     /// Returns `None` when there is no room for an entry, or when the stack is asking for the
     /// address.
-    pub(super) fn acquire_proven(
-        &mut self,
-        now: Instant,
-        ip: Ipv4Addr,
-        mac: MacAddr,
-    ) -> Option<u32> {
+    pub(super) fn acquire_proven(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> Option<u32> {
         if self.by_ip.contains_key(&ip) {
             return self.acquire_known(ip);
         }

@@ -9,7 +9,7 @@
 //! an entry of the table, if there is no entry. ARP packets count for more: the stack uses an entry
 //! made by an ARP packet whatever station a SYN came from.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 use heddle_base::Instant;
 use heddle_types::{ConnId, ConnectError, ListenError};
 
@@ -25,7 +25,7 @@ use super::input::Arrival;
 use super::list::Link;
 use super::peers::Excess;
 use super::slab::{Entry, NextHop, Owner};
-use super::template::HeaderTemplate;
+use super::template::{Common, HeaderTemplate};
 use super::timers::NEVER;
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
@@ -77,25 +77,27 @@ impl<S: SendQueue + Default> Stack<S> {
         remote: SocketAddr,
         local_port: Option<u16>,
     ) -> Result<ConnId, ConnectError> {
-        let IpAddr::V4(peer) = remote.ip() else { return Err(ConnectError::Family) };
+        let peer = remote.ip();
         if remote.port() == 0 || !self.cfg.net.is_peer(peer) {
             return Err(ConnectError::InvalidRemote);
         }
-        let hop = self.cfg.net.route(remote.ip()).ok_or(ConnectError::NoRoute)?;
+        let hop = self.cfg.net.route(peer).ok_or(ConnectError::NoRoute)?;
         let local = match local {
             None => hop.local,
-            Some(IpAddr::V4(ours)) if self.cfg.net.is_ours(IpAddr::V4(ours)) => ours,
-            Some(_) => return Err(ConnectError::NotOurs),
+            Some(ours) if !self.cfg.net.is_ours(ours) => return Err(ConnectError::NotOurs),
+            Some(ours) if ours.is_ipv4() != peer.is_ipv4() => return Err(ConnectError::Family),
+            Some(ours) => ours,
         };
+        let key = |port| FlowKey::new((local, port), (peer, remote.port()));
         let own_end = (peer == local).then_some(remote.port());
         let flow = match local_port.filter(|&p| p != 0) {
             // The two ends would be the same connection.
             Some(port) if own_end == Some(port) => return Err(ConnectError::InvalidRemote),
-            Some(port) if self.cfg.spread.landing(local, (peer, remote.port())).has(port) => {
-                FlowKey::v4(local, port, peer, remote.port())
+            Some(port) if self.cfg.spread.landing(local, remote).has(port) => {
+                key(port).ok_or(ConnectError::Family)?
             }
             Some(_) => return Err(ConnectError::Elsewhere),
-            None => self.choose_port(now, local, peer, remote.port())?,
+            None => self.choose_port(now, local, remote, key)?,
         };
         // The flow may belong to a connection of ours that is over, or to one that is not.
         let beyond = match self.find(&flow) {
@@ -119,12 +121,12 @@ impl<S: SendQueue + Default> Stack<S> {
     fn choose_port(
         &mut self,
         now: Instant,
-        local: Ipv4Addr,
-        peer: Ipv4Addr,
-        rport: u16,
+        local: IpAddr,
+        remote: SocketAddr,
+        key: impl Fn(u16) -> Option<FlowKey>,
     ) -> Result<FlowKey, ConnectError> {
-        let ports = self.ids.ports(&FlowKey::v4(local, 0, peer, rport));
-        let landing = self.cfg.spread.landing(local, (peer, rport));
+        let ports = self.ids.ports(&key(0).ok_or(ConnectError::Family)?);
+        let landing = self.cfg.spread.landing(local, remote);
         let (mut passed, mut looked_at) = (0, 0);
         let (mut most, mut reusable) = (PORT_ATTEMPTS, None);
         while passed < EPHEMERAL_PORTS && looked_at < most {
@@ -134,9 +136,9 @@ impl<S: SendQueue + Default> Stack<S> {
                 continue;
             }
             looked_at += 1;
-            let flow = FlowKey::v4(local, port, peer, rport);
+            let flow = key(port).ok_or(ConnectError::Family)?;
             // A connection from a port to itself would be both of its ends.
-            if self.listeners.has_port(port) || (local, port) == (peer, rport) {
+            if self.listeners.has_port(port) || (local, port) == (remote.ip(), remote.port()) {
                 continue;
             }
             let Some(old) = self.look_up(&flow) else {
@@ -241,14 +243,12 @@ impl<S: SendQueue + Default> Stack<S> {
         arrival: &Arrival,
         beyond: Option<SeqNumber>,
     ) -> Result<(), DropReason> {
-        let (ip, seg) = (&arrival.ip, &arrival.tcp.segment);
-        let dst = IpAddr::V4(ip.dst);
+        let (dst, seg) = (arrival.dst, &arrival.tcp.segment);
         if !self.cfg.net.is_ours(dst) {
-            let group =
-                ip.dst.is_multicast() || ip.dst.is_broadcast() || self.cfg.net.is_broadcast(ip.dst);
+            let group = dst.is_multicast() || self.cfg.net.is_broadcast(dst);
             return Err(if group { DropReason::RxTcpGroup } else { DropReason::RxOtherHost });
         }
-        if !self.cfg.net.is_peer(ip.src) || !arrival.ethernet.src.is_station() {
+        if !self.cfg.net.is_peer(arrival.src) || !arrival.ethernet.src.is_station() {
             return Err(DropReason::RxBadSource);
         }
         if seg.flags.has(Flags::RST) {
@@ -281,10 +281,10 @@ impl<S: SendQueue + Default> Stack<S> {
         if ago.is_zero() {
             return false;
         }
-        let (dst, port) = (IpAddr::V4(arrival.ip.dst), arrival.tcp.dst_port);
+        let (dst, port) = (arrival.dst, arrival.tcp.dst_port);
         self.listeners.ended_within(now, ago, dst, port)
             || self.cfg.net.is_inside() && {
-                let from = SocketAddrV4::new(arrival.ip.src, arrival.tcp.src_port);
+                let from = SocketAddr::new(arrival.src, arrival.tcp.src_port);
                 self.listeners.is_early(now, ago, from, port)
             }
     }
@@ -300,14 +300,14 @@ impl<S: SendQueue + Default> Stack<S> {
         // both count as free.
         let evictable = self.half_open.len() + self.time_wait.len();
         let free = self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(evictable));
-        let ip = &arrival.ip;
-        let listener = self.listeners.find(IpAddr::V4(ip.dst), arrival.tcp.dst_port);
+        let (src, site) = (arrival.src, self.cfg.net.site(arrival.src));
+        let listener = self.listeners.find(arrival.dst, arrival.tcp.dst_port);
         let Some(listener) = listener else { return Err(DropReason::RxNoConnection) };
         if listener.backlog == 0 {
             return Err(DropReason::ListenOverflow);
         }
-        let (id, port, peer) = (listener.id, listener.port, ip.src);
-        match self.peers.check(id, listener.backlog, peer, free) {
+        let (id, port) = (listener.id, listener.port);
+        match self.peers.check(id, listener.backlog, site, free) {
             Ok(()) => {}
             Err(Excess::HalfOpen) => return Err(DropReason::PeerHalfOpenLimited),
             Err(Excess::Conns) => {
@@ -315,7 +315,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 return Err(DropReason::PeerConnsLimited);
             }
         }
-        let hop = self.cfg.net.route(peer.into()).ok_or(DropReason::SynNoNeighbor)?;
+        let hop = self.cfg.net.route(src).ok_or(DropReason::SynNoNeighbor)?;
         if listener.half_open.len() >= listener.backlog
             && let Some(oldest) = listener.half_open.pop(&mut self.conns)
         {
@@ -324,8 +324,8 @@ impl<S: SendQueue + Default> Stack<S> {
         if self.conns.is_full() && !self.make_room() {
             return Err(DropReason::ConnsFull);
         }
-        let next_hop = if hop.next == ip.src {
-            match self.neighbors.acquire_known(ip.src) {
+        let next_hop = if hop.next == src {
+            match self.neighbors.acquire_known(src) {
                 Some(neighbor) => NextHop::Neighbor(neighbor),
                 None => NextHop::Station(arrival.ethernet.src),
             }
@@ -333,10 +333,10 @@ impl<S: SendQueue + Default> Stack<S> {
             self.next_hop(now, hop).ok_or(DropReason::SynNoNeighbor)?
         };
         let opening = Opening::Passive { listener: id, syn: &arrival.tcp.segment };
-        let conn = self.open(now, arrival.flow(), next_hop, &opening, beyond);
+        let conn = self.open(now, arrival.flow, next_hop, &opening, beyond);
         let index = conn.ok_or(DropReason::ConnsFull)?.slot();
         self.counters.half_opened += 1;
-        self.peers.opened(id, peer);
+        self.peers.opened(id, site);
         self.half_open.push(&mut self.conns, index);
         if let Some(l) = self.listeners.by_id(id, port) {
             l.half_open.push(&mut self.conns, index);
@@ -351,7 +351,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(e) = self.conns.get(index)
             && let Some(listener) = e.listener
         {
-            self.peers.established(listener, *e.flow.remote().ip());
+            self.peers.established(listener, self.cfg.net.site(e.flow.remote().ip()));
         }
     }
 
@@ -375,7 +375,7 @@ impl<S: SendQueue + Default> Stack<S> {
             && let Some(e) = self.conns.get_mut(index)
             && e.owner == Owner::Held
             && let NextHop::Station(mac) = e.next_hop
-            && let Some(n) = self.neighbors.acquire_proven(now, *e.flow.remote().ip(), mac)
+            && let Some(n) = self.neighbors.acquire_proven(now, e.flow.remote().ip(), mac)
         {
             e.next_hop = NextHop::Neighbor(n);
             self.counters.neighbor_evictions = self.neighbors.evictions;
@@ -408,7 +408,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// the destination has not proved that it exists.
     pub(super) fn limit_syn_ack(&mut self, now: Instant, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
-        if !self.syn_acks.allow(now, *e.flow.remote().ip()) {
+        if !self.syn_acks.allow(now, self.cfg.net.site(e.flow.remote().ip())) {
             e.conn.withhold_syn(now);
             self.counters.syn_acks_limited += 1;
         }
@@ -431,19 +431,18 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         let ts_offset = self.ids.ts_offset(&flow);
         let cfg = &self.cfg;
+        let set = if flow.is_ipv6() { &*self.conn6 } else { &cfg.conn };
         let (conn, owner, listener) = match *opening {
-            Opening::Active => {
-                (Connection::connect(&cfg.conn, now, iss, ts_offset), Owner::Held, None)
-            }
+            Opening::Active => (Connection::connect(set, now, iss, ts_offset), Owner::Held, None),
             Opening::Passive { listener, syn } => {
-                let conn = Connection::accept(&cfg.conn, now, iss, ts_offset, syn);
+                let conn = Connection::accept(set, now, iss, ts_offset, syn);
                 (conn, Owner::HalfOpen, Some(listener))
             }
         };
         let id = self.conns.insert(Entry {
             conn,
             user: S::default(),
-            template: HeaderTemplate::new(MacAddr(cfg.mac), &flow, cfg.ttl, cfg.dscp),
+            template: HeaderTemplate::new(Common::of(cfg), &flow, self.ids.flow_label(&flow)),
             flow,
             owner,
             next_hop,
@@ -498,14 +497,13 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Answers a segment of no connection with RST, within the rate limit.
     fn refuse(&mut self, now: Instant, arrival: &Arrival) {
-        if !self.resets.allow(now, arrival.ip.src) {
+        if !self.resets.allow(now, self.cfg.net.site(arrival.src)) {
             self.counters.tx_resets_limited += 1;
             return;
         }
         let reset = reset_for(&arrival.tcp.segment);
-        let flow = arrival.flow();
-        let template =
-            HeaderTemplate::new(MacAddr(self.cfg.mac), &flow, self.cfg.ttl, self.cfg.dscp);
+        let label = self.ids.flow_label(&arrival.flow);
+        let template = HeaderTemplate::new(Common::of(&self.cfg), &arrival.flow, label);
         let frame = template.frame(
             arrival.ethernet.src,
             &reset,

@@ -1,6 +1,6 @@
 //! The number of connections that each peer has, and the number that it may have.
 //!
-//! A peer here is an address. The stack counts half-open connections for each listener, because
+//! A peer here is the [site](super::Addressing::site) of an address. The stack counts half-open connections for each listener, because
 //! they fill the listener's backlog, and all connections together, because they fill the stack. The
 //! limits do not bound forged addresses, but a forged address does not get past the handshake:
 //! half-open connections make room for newer ones.
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use core::hash::Hash;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use super::config::PeerLimit;
 use super::neighbor::Keyed;
@@ -25,11 +25,11 @@ pub(super) enum Excess {
 
 /// The counts of the peers that have any connections.
 pub(super) struct Peers {
-    /// Half-open connections of a peer at a listener, by [`at`].
-    half_opens: HashMap<u64, usize, Keyed>,
-    /// All connections of a peer at all listeners, by its address. The count includes half-open
+    /// Half-open connections of a peer at a listener.
+    half_opens: HashMap<(u32, IpAddr), usize, Keyed>,
+    /// All connections of a peer at all listeners. The count includes half-open
     /// connections, and excludes connections that the owner released.
-    conns: HashMap<u32, usize, Keyed>,
+    conns: HashMap<IpAddr, usize, Keyed>,
     half_open: PeerLimit,
     all: PeerLimit,
 }
@@ -58,7 +58,7 @@ impl Peers {
         &self,
         listener: u32,
         backlog: usize,
-        peer: Ipv4Addr,
+        peer: IpAddr,
         free: usize,
     ) -> Result<(), Excess> {
         let half_open = match self.half_open {
@@ -73,9 +73,9 @@ impl Peers {
             PeerLimit::Share => free.max(1),
             PeerLimit::AtMost(n) => n,
         };
-        if self.conns.get(&peer.to_bits()).is_some_and(|&has| has >= all) {
+        if self.conns.get(&peer).is_some_and(|&has| has >= all) {
             Err(Excess::Conns)
-        } else if self.half_opens.get(&at(listener, peer)).is_some_and(|&has| has >= half_open) {
+        } else if self.half_opens.get(&(listener, peer)).is_some_and(|&has| has >= half_open) {
             Err(Excess::HalfOpen)
         } else {
             Ok(())
@@ -83,33 +83,34 @@ impl Peers {
     }
 
     /// Counts one more half-open connection of `peer` at `listener`.
-    pub(super) fn opened(&mut self, listener: u32, peer: Ipv4Addr) {
-        *self.half_opens.entry(at(listener, peer)).or_default() += 1;
-        *self.conns.entry(peer.to_bits()).or_default() += 1;
+    pub(super) fn opened(&mut self, listener: u32, peer: IpAddr) {
+        *self.half_opens.entry((listener, peer)).or_default() += 1;
+        *self.conns.entry(peer).or_default() += 1;
     }
 
     /// Counts a half-open connection as established.
-    pub(super) fn established(&mut self, listener: u32, peer: Ipv4Addr) {
-        take_one(&mut self.half_opens, at(listener, peer));
+    pub(super) fn established(&mut self, listener: u32, peer: IpAddr) {
+        take_one(&mut self.half_opens, (listener, peer));
     }
 
     /// Stops counting a connection that has ended, or that the owner released.
-    pub(super) fn gone(&mut self, listener: u32, peer: Ipv4Addr, half_open: bool) {
+    pub(super) fn gone(&mut self, listener: u32, peer: IpAddr, half_open: bool) {
         if half_open {
             self.established(listener, peer);
         }
-        take_one(&mut self.conns, peer.to_bits());
+        take_one(&mut self.conns, peer);
+    }
+
+    /// Forgets all counts, so that the caller can count every connection anew.
+    pub(super) fn clear(&mut self) {
+        self.half_opens.clear();
+        self.conns.clear();
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.conns.len()
     }
-}
-
-/// Returns a peer at a listener as one word to hash.
-fn at(listener: u32, peer: Ipv4Addr) -> u64 {
-    u64::from(listener) << 32 | u64::from(peer.to_bits())
 }
 
 /// Lowers a count by one, and removes an entry that reaches 0. Hashes the key once.

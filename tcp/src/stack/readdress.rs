@@ -1,6 +1,5 @@
 //! Changing addresses and routes while the stack runs.
 
-use core::net::IpAddr;
 use heddle_base::Instant;
 
 use super::Stack;
@@ -44,9 +43,24 @@ impl<S: SendQueue + Default> Stack<S> {
                 }
             }
         }
+        self.recount_peers();
         for index in 0..self.conns.end() {
             if !self.is_led(now, index) {
                 self.withdraw(index);
+            }
+        }
+    }
+
+    /// Counts the connections of each peer again: a peer that was on a link of ours may be beyond it
+    /// now, and is then counted [otherwise](super::Addressing::site).
+    fn recount_peers(&mut self) {
+        self.peers.clear();
+        for e in self.conns.iter() {
+            let Some(listener) = e.listener else { continue };
+            let site = self.cfg.net.site(e.flow.remote().ip());
+            self.peers.opened(listener, site);
+            if e.owner != Owner::HalfOpen {
+                self.peers.established(listener, site);
             }
         }
     }
@@ -60,11 +74,11 @@ impl<S: SendQueue + Default> Stack<S> {
             // then.
             return true;
         }
-        let (peer, before) = (*e.flow.remote().ip(), e.next_hop);
-        if !self.cfg.net.is_ours(IpAddr::V4(*e.flow.local().ip())) {
+        let (peer, before) = (e.flow.remote().ip(), e.next_hop);
+        if !self.cfg.net.is_ours(e.flow.local().ip()) {
             return false;
         }
-        let Some(hop) = self.cfg.net.route(IpAddr::V4(peer)) else { return false };
+        let Some(hop) = self.cfg.net.route(peer) else { return false };
         let known = match before {
             NextHop::Neighbor(n) => self.neighbors.ip(n),
             NextHop::Station(_) => Some(peer),

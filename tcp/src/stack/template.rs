@@ -6,17 +6,23 @@
 
 use heddle_base::Sum;
 
+use super::config::StackConfig;
 use super::flow::FlowKey;
 use super::frame::{TcpChecksum, TxBody, TxFrame};
-use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, tcp};
+use crate::wire::{
+    EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, ethernet, ipv4, ipv6, tcp,
+};
 use crate::{SackBlocks, TxSegment};
+use core::net::{IpAddr, Ipv4Addr};
 
 const IP_AT: usize = ethernet::HEADER_LEN;
+/// Bytes of the headers over IPv4 and over IPv6, and where the TCP header begins.
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
 const LEN: usize = TCP_AT + tcp::HEADER_LEN;
-/// The same lengths in the width in which a frame holds them.
+const TCP6_AT: usize = IP_AT + ipv6::HEADER_LEN;
+const LEN6: usize = TCP6_AT + tcp::HEADER_LEN;
+/// The length of the Ethernet header in the width in which a frame holds it.
 const L2_LEN: u8 = width(ethernet::HEADER_LEN);
-const L3_LEN: u8 = width(ipv4::HEADER_LEN);
 
 /// Returns a header's length, which is small.
 #[expect(clippy::cast_possible_truncation, reason = "checked, when it is compiled")]
@@ -32,10 +38,28 @@ pub(super) struct Offloads {
     pub(super) ip: bool,
 }
 
-/// Ethernet, IPv4 and TCP headers of one connection.
+/// What the headers of all connections have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Common {
+    /// Our station address.
+    pub(super) mac: MacAddr,
+    /// TTL, or hop limit.
+    pub(super) ttl: u8,
+    pub(super) dscp: u8,
+}
+
+impl Common {
+    pub(super) fn of(cfg: &StackConfig) -> Common {
+        Common { mac: MacAddr(cfg.mac), ttl: cfg.ttl, dscp: cfg.dscp }
+    }
+}
+
+/// Ethernet, IP and TCP headers of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct HeaderTemplate {
-    bytes: [u8; LEN],
+    /// Over IPv4 the last bytes have no meaning.
+    bytes: [u8; LEN6],
+    is_ipv6: bool,
     /// Sum of the IPv4 header with length and checksum 0.
     ip_sum: Sum,
     /// Sum of the pseudo-header with length 0, and of the ports.
@@ -43,33 +67,71 @@ pub(super) struct HeaderTemplate {
 }
 
 impl HeaderTemplate {
-    pub(super) fn new(src: MacAddr, flow: &FlowKey, ttl: u8, dscp: u8) -> HeaderTemplate {
+    /// Returns the headers of `flow`. Segments over IPv6 carry the flow label `label` (RFC 6437),
+    /// by which routers choose among equal paths.
+    pub(super) fn new(common: Common, flow: &FlowKey, label: u32) -> HeaderTemplate {
         let (local, remote) = (flow.local(), flow.remote());
-        let mut t = HeaderTemplate { bytes: [0; LEN], ip_sum: Sum::ZERO, tcp_sum: Sum::ZERO };
-        let ethernet = EthernetHeader { dst: MacAddr::default(), src, ethertype: EtherType::IPV4 };
-        ethernet.emit(piece(&mut t.bytes, 0));
-        let ip = Ipv4Header {
-            src: *local.ip(),
-            dst: *remote.ip(),
-            protocol: ipv4::PROTO_TCP,
-            ttl,
-            traffic_class: dscp << 2,
-            header_len: ipv4::HEADER_LEN,
-            total_len: 0,
-            fragment: false,
+        let (src, dst) = (local.ip(), remote.ip());
+        let mut t = HeaderTemplate {
+            bytes: [0; LEN6],
+            is_ipv6: src.is_ipv6(),
+            ip_sum: Sum::ZERO,
+            tcp_sum: Sum::ZERO,
         };
-        ip.emit(piece(&mut t.bytes, IP_AT));
-        t.bytes[IP_AT + ipv4::CHECKSUM_AT..][..2].fill(0);
-        tcp::emit_ports(local.port(), remote.port(), piece(&mut t.bytes, TCP_AT));
-        t.tcp_sum = ipv4::pseudo_header(ip.src, ip.dst, 0).plus(Sum::of(&t.bytes[TCP_AT..]));
-        t.ip_sum = Sum::of(&t.bytes[IP_AT..TCP_AT]);
+        let ethertype = if t.is_ipv6 { EtherType::IPV6 } else { EtherType::IPV4 };
+        let ethernet = EthernetHeader { dst: MacAddr::default(), src: common.mac, ethertype };
+        ethernet.emit(piece(&mut t.bytes, 0));
+        let pseudo = match (src, dst) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let ip = Ipv6Header {
+                    src,
+                    dst,
+                    next_header: ipv6::TCP,
+                    hop_limit: common.ttl,
+                    traffic_class: common.dscp << 2,
+                    flow_label: label,
+                    payload_len: 0,
+                };
+                ip.emit(piece(&mut t.bytes, IP_AT));
+                ipv6::pseudo_header(ipv6::TCP, src, dst, 0)
+            }
+            _ => {
+                let v4 = |ip| if let IpAddr::V4(ip) = ip { ip } else { Ipv4Addr::UNSPECIFIED };
+                let ip = Ipv4Header {
+                    src: v4(src),
+                    dst: v4(dst),
+                    protocol: ipv4::PROTO_TCP,
+                    ttl: common.ttl,
+                    traffic_class: common.dscp << 2,
+                    header_len: ipv4::HEADER_LEN,
+                    total_len: 0,
+                    fragment: false,
+                };
+                ip.emit(piece(&mut t.bytes, IP_AT));
+                t.bytes[IP_AT + ipv4::CHECKSUM_AT..][..2].fill(0);
+                t.ip_sum = Sum::of(&t.bytes[IP_AT..TCP_AT]);
+                ipv4::pseudo_header(ip.src, ip.dst, 0)
+            }
+        };
+        let at = if t.is_ipv6 { TCP6_AT } else { TCP_AT };
+        let mut ports = [0; tcp::HEADER_LEN];
+        tcp::emit_ports(local.port(), remote.port(), &mut ports);
+        t.bytes[at..][..ports.len()].copy_from_slice(&ports);
+        t.tcp_sum = pseudo.plus(Sum::of(&ports));
         t
     }
 
     /// Changes the DSCP of segments from now on.
     pub(super) fn set_dscp(&mut self, dscp: u8) {
-        self.bytes[IP_AT + ipv4::TRAFFIC_CLASS_AT] = dscp << 2;
-        self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
+        if self.is_ipv6 {
+            // The traffic class lies in two bytes; ECN and the flow label keep theirs.
+            let [a, b] = [&self.bytes[IP_AT], &self.bytes[IP_AT + 1]];
+            let (a, b) = (a & 0xf0 | dscp >> 2, b & 0x3f | dscp << 6);
+            [self.bytes[IP_AT], self.bytes[IP_AT + 1]] = [a, b];
+        } else {
+            self.bytes[IP_AT + ipv4::TRAFFIC_CLASS_AT] = dscp << 2;
+            self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
+        }
     }
 
     /// Returns the frame of `seg`, whose SACK option has the blocks of `sack`. `body` holds the
@@ -99,16 +161,36 @@ impl HeaderTemplate {
         off: Offloads,
         frame: &mut TxFrame,
     ) {
+        if self.is_ipv6 {
+            self.fill_as::<TCP6_AT, LEN6>(dst, seg, sack, body, off, frame);
+        } else {
+            self.fill_as::<TCP_AT, LEN>(dst, seg, sack, body, off, frame);
+        }
+    }
+
+    /// Does the work of [`HeaderTemplate::fill`] for headers of `N` bytes, of which TCP's begin at
+    /// `AT`.
+    #[inline(always)]
+    fn fill_as<const AT: usize, const N: usize>(
+        &self,
+        dst: MacAddr,
+        seg: &TxSegment,
+        sack: &SackBlocks,
+        body: TxBody,
+        off: Offloads,
+        frame: &mut TxFrame,
+    ) {
+        let is_ipv6 = const { AT == TCP6_AT };
+        let l3_len = const { width(AT - IP_AT) };
         let l4_len = tcp::HEADER_LEN + tcp::options_len(seg);
         let tcp_len = u16::try_from(l4_len + seg.len as usize).unwrap_or(u16::MAX);
-        let total_len = tcp_len.saturating_add(u16::from(L3_LEN));
         let header = &mut frame.header;
         header.clear();
-        let fits = header.try_extend_from_slice(&self.bytes);
+        let fits = header.try_extend_from_slice(&self.bytes[..N]);
         debug_assert!(fits.is_ok());
         tcp::emit_options(seg, sack, header);
         let (tcp_checksum, field) = if off.tcp {
-            let at = |i| u16::from_be_bytes([self.bytes[TCP_AT + i], self.bytes[TCP_AT + i + 1]]);
+            let at = |i| u16::from_be_bytes([self.bytes[AT + i], self.bytes[AT + i + 1]]);
             // To subtract a word from a one's complement sum, add its complement.
             let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2));
             // A port that cuts the frame adds the length of each segment by itself.
@@ -123,30 +205,37 @@ impl HeaderTemplate {
                 _ => (TcpChecksum::NeedsPayloadSum, sum.folded()),
             }
         };
-        if let Some(fixed) = header.first_chunk_mut::<LEN>() {
+        if let Some(fixed) = header.first_chunk_mut::<N>() {
             fixed[..6].copy_from_slice(&dst.0);
-            fixed[IP_AT + ipv4::TOTAL_LEN_AT..][..2].copy_from_slice(&total_len.to_be_bytes());
-            if !off.ip {
-                let sum = self.ip_sum.add_u16(total_len).complement();
-                fixed[IP_AT + ipv4::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
+            if is_ipv6 {
+                let at = IP_AT + ipv6::PAYLOAD_LEN_AT;
+                fixed[at..][..2].copy_from_slice(&tcp_len.to_be_bytes());
+            } else {
+                let total_len = tcp_len.saturating_add(u16::from(l3_len));
+                fixed[IP_AT + ipv4::TOTAL_LEN_AT..][..2].copy_from_slice(&total_len.to_be_bytes());
+                if !off.ip {
+                    let sum = self.ip_sum.add_u16(total_len).complement();
+                    fixed[IP_AT + ipv4::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
+                }
             }
-            if let Some(t) = fixed[TCP_AT..].first_chunk_mut() {
+            if let Some(t) = fixed[AT..].first_chunk_mut() {
                 tcp::emit_fixed(seg, l4_len, field, t);
             }
         }
         frame.body = body;
         frame.l2_len = L2_LEN;
-        frame.l3_len = L3_LEN;
+        frame.l3_len = l3_len;
         frame.l4_len = u8::try_from(l4_len).unwrap_or(u8::MAX);
         frame.tcp_checksum = tcp_checksum;
         frame.header_sum = field;
-        frame.ip_checksum_offload = off.ip;
+        frame.is_ipv6 = is_ipv6;
+        frame.ip_checksum_offload = off.ip && !is_ipv6;
     }
 }
 
 /// Returns `N` bytes of the template from `at` on. All callers stay within the template.
-fn piece<const N: usize>(bytes: &mut [u8; LEN], at: usize) -> &mut [u8; N] {
-    #[expect(clippy::unwrap_used, reason = "N and the offset are constants within LEN")]
+fn piece<const N: usize>(bytes: &mut [u8; LEN6], at: usize) -> &mut [u8; N] {
+    #[expect(clippy::unwrap_used, reason = "N and the offset are constants within LEN6")]
     bytes[at..].first_chunk_mut().unwrap()
 }
 
@@ -154,11 +243,12 @@ fn piece<const N: usize>(bytes: &mut [u8; LEN], at: usize) -> &mut [u8; N] {
 mod tests {
     use super::*;
     use crate::{Flags, SeqNumber, Timestamps};
-    use core::net::Ipv4Addr;
+    use core::net::Ipv6Addr;
     use proptest::prelude::*;
-    use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
+    use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket};
 
     const SOFT: Offloads = Offloads { tcp: false, ip: false };
+    const COMMON: Common = Common { mac: MacAddr([2; 6]), ttl: 61, dscp: 0 };
 
     proptest! {
         /// smoltcp finds both checksums right for all fields, payloads and DSCPs.
@@ -168,8 +258,8 @@ mod tests {
             ts: Option<(u32, u32)>, dscp in 0u8..64, payload in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let (l, r) = (Ipv4Addr::from_bits(l), Ipv4Addr::from_bits(r));
-            let flow = FlowKey::v4(l, ports.0, r, ports.1);
-            let mut t = HeaderTemplate::new(MacAddr([2; 6]), &flow, 61, 0);
+            let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
+            let mut t = HeaderTemplate::new(COMMON, &flow, 0);
             t.set_dscp(dscp);
             let seg = TxSegment {
                 seq: SeqNumber(seq), ack: SeqNumber(ack), window,
@@ -205,6 +295,45 @@ mod tests {
             prop_assert_eq!(sum % 0xffff, p.checksum() % 0xffff);
             prop_assert_eq!(&f.header[IP_AT + ipv4::CHECKSUM_AT..][..2], &[0, 0]);
             prop_assert!(f.ip_checksum_offload);
+        }
+
+        /// The same over IPv6, whose header has no checksum.
+        #[test]
+        fn test_template_over_ipv6_is_correct(
+            l: u128, r: u128, ports: (u16, u16), seq: u32, ack: u32, window: u16, label: u32,
+            ts: Option<(u32, u32)>, dscp in 0u8..64, payload in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let (l, r) = (Ipv6Addr::from_bits(l), Ipv6Addr::from_bits(r));
+            let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
+            let mut t = HeaderTemplate::new(COMMON, &flow, label);
+            t.set_dscp(dscp);
+            let seg = TxSegment {
+                seq: SeqNumber(seq), ack: SeqNumber(ack), window, flags: Flags::ACK,
+                timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
+                len: u32::try_from(payload.len()).unwrap(), ..TxSegment::default()
+            };
+            let body = TxBody::Owned(payload.clone());
+            let mut f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), body.clone(), SOFT);
+            prop_assert!(f.is_ipv6 && !f.ip_checksum_offload);
+            prop_assert_eq!(f.header.len(), usize::from(f.l2_len + f.l3_len + f.l4_len));
+            f.finish_tcp_checksum(Sum::of(&payload));
+            let mut b = f.header.to_vec();
+            b.extend(&payload);
+            let e = EthernetFrame::new_checked(&b[..]).unwrap();
+            prop_assert_eq!(u16::from(e.ethertype()), 0x86dd);
+            let ip = Ipv6Packet::new_checked(e.payload()).unwrap();
+            prop_assert_eq!((ip.src_addr(), ip.dst_addr(), ip.hop_limit()), (l, r, 61));
+            prop_assert_eq!((ip.traffic_class(), ip.flow_label()), (dscp << 2, label & 0xf_ffff));
+            let p = TcpPacket::new_checked(ip.payload()).unwrap();
+            prop_assert!(p.verify_checksum(&IpAddress::Ipv6(l), &IpAddress::Ipv6(r)));
+            prop_assert_eq!(p.payload(), &payload[..]);
+
+            let offloads = Offloads { tcp: true, ip: true };
+            let f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), body, offloads);
+            prop_assert_eq!((f.tcp_checksum, f.ip_checksum_offload), (TcpChecksum::Offloaded, false));
+            let mut b = f.header[TCP6_AT..].to_vec();
+            b.extend(&payload);
+            prop_assert_eq!(Sum::of(&b).complement() % 0xffff, p.checksum() % 0xffff);
         }
     }
 }

@@ -10,6 +10,7 @@ mod flood;
 mod hostile;
 mod icmp;
 mod inside;
+mod ipv6;
 mod keepalive;
 mod net;
 mod path_mtu;
@@ -124,7 +125,8 @@ fn ip_frame(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u
 fn tcp_frame(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16), seg: &TxSegment, data: &[u8]) -> Vec<u8> {
     let flow = FlowKey::v4(src.0, src.1, dst.0, dst.1);
     let seg = TxSegment { len: u32::try_from(data.len()).unwrap(), ..*seg };
-    let template = template::HeaderTemplate::new(MacAddr(MAC_A), &flow, 64, 0);
+    let common = template::Common { mac: MacAddr(MAC_A), ttl: 64, dscp: 0 };
+    let template = template::HeaderTemplate::new(common, &flow, 0);
     let off = Offloads { tcp: false, ip: false };
     let mut f =
         template.frame(MacAddr(MAC_B), &seg, &crate::SackBlocks::default(), TxBody::None, off);

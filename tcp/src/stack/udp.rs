@@ -28,7 +28,8 @@ use super::counters::DropReason;
 use super::frame::{RxFrame, TxBody, TxFrame};
 use crate::SendQueue;
 use crate::wire::{
-    EtherType, EthernetHeader, Ipv4Header, MacAddr, Malformed, UdpHeader, ethernet, ipv4, udp,
+    EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed, UdpHeader, ethernet,
+    ipv4, ipv6, udp,
 };
 
 /// A UDP datagram that came to the open port.
@@ -38,7 +39,7 @@ pub struct RxDatagram {
     pub remote: SocketAddr,
     /// Our address, and the open port.
     pub local: SocketAddr,
-    /// The IPv4 datagram from its header to the end of the payload, as it came: a check of an
+    /// The IP packet from its header to the end of the payload, as it came: a check of an
     /// invariant CRC needs the headers. The stack has verified the checksums.
     pub bytes: ArrayVec<u8, MAX_DATAGRAM>,
     /// Offset of the payload in `bytes`.
@@ -56,8 +57,8 @@ impl RxDatagram {
 
 /// A UDP datagram to send.
 ///
-/// The IPv4 header has no options, identification 0 and Don't Fragment (see [`Ipv4Header::emit`]),
-/// and DSCP and TTL as configured. The UDP checksum is 0. A sender that puts an invariant CRC at
+/// An IPv4 header has no options, identification 0 and Don't Fragment (see [`Ipv4Header::emit`]), an
+/// IPv6 header flow label 0; DSCP and TTL are as configured. The UDP checksum is 0. A sender that puts an invariant CRC at
 /// the end of the payload relies on these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxDatagram {
@@ -65,7 +66,7 @@ pub struct TxDatagram {
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// UDP payload: at most the MTU less 28 bytes.
+    /// UDP payload: at most the MTU less 28 bytes, over IPv6 less 48.
     pub payload: Vec<u8>,
     /// True if nothing proves that the destination host exists. Answers to such hosts have a
     /// limited room, so that other datagrams keep theirs.
@@ -96,9 +97,9 @@ struct Waiting {
     frame: TxFrame,
 }
 
-/// Bytes of the longest IPv4 datagram that the stack takes. A management datagram of InfiniBand has
-/// 308 bytes.
-pub const MAX_DATAGRAM: usize = 320;
+/// Bytes of the longest IP packet that the stack takes. A management datagram of InfiniBand has 308
+/// bytes over IPv4, and 328 over IPv6.
+pub const MAX_DATAGRAM: usize = 340;
 /// The most datagrams that wait for the owner. The stack takes strangers' datagrams while fewer
 /// than half of these places are taken.
 pub(super) const MAX_RECEIVED: usize = 64;
@@ -106,8 +107,6 @@ pub(super) const MAX_RECEIVED: usize = 64;
 /// half, and for one next hop.
 pub(super) const MAX_WAITING: usize = 64;
 pub(super) const MAX_WAITING_EACH: usize = 8;
-
-const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
 
 impl<S: SendQueue + Default> Stack<S> {
     /// Takes UDP datagrams to `port` on all our addresses from now on, and to no other port, as far
@@ -146,23 +145,22 @@ impl<S: SendQueue + Default> Stack<S> {
     fn try_send_datagram(&mut self, now: Instant, d: &TxDatagram) -> Result<(), DropReason> {
         let refused = DropReason::TxDatagramsRefused;
         let full = DropReason::TxDatagramsFull;
-        let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (d.local, d.remote) else {
-            return Err(refused);
-        };
-        if !self.cfg.net.is_ours(d.local.ip())
-            || !self.cfg.net.is_peer(*remote.ip())
+        let (local, remote) = (d.local, d.remote);
+        let ip_len = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+        if local.is_ipv4() != remote.is_ipv4()
+            || !self.cfg.net.is_ours(d.local.ip())
+            || !self.cfg.net.is_peer(d.remote.ip())
             || remote.port() == 0
-            || d.payload.len() + HEADERS > usize::from(self.cfg.mtu)
+            || d.payload.len() + ip_len + udp::HEADER_LEN > usize::from(self.cfg.mtu)
         {
             return Err(refused);
         }
         let hop = self.cfg.net.route(d.remote.ip()).ok_or(refused)?;
         let kind = if d.to_stranger { Control::Stranger } else { Control::Datagram };
-        let ends = ((*local.ip(), local.port()), (*remote.ip(), remote.port()));
         if let Some(neighbor) = self.neighbors.acquire_known(hop.next) {
             let mac = self.neighbors.mac(neighbor).unwrap_or_default();
             self.neighbors.release(neighbor);
-            let frame = self.datagram_frame(mac, ends, &d.payload);
+            let frame = self.datagram_frame(mac, d);
             self.push_datagram(kind, frame);
             return Ok(());
         }
@@ -183,35 +181,49 @@ impl<S: SendQueue + Default> Stack<S> {
             self.neighbors.release(neighbor);
             return Err(full);
         }
-        let frame = self.datagram_frame(MacAddr::default(), ends, &d.payload);
+        let frame = self.datagram_frame(MacAddr::default(), d);
         self.udp.waiting.push_back(Waiting { neighbor, kind, frame });
         Ok(())
     }
 
-    fn datagram_frame(
-        &self,
-        to: MacAddr,
-        ((src, src_port), (dst, dst_port)): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
-        payload: &[u8],
-    ) -> TxFrame {
+    fn datagram_frame(&self, to: MacAddr, d: &TxDatagram) -> TxFrame {
+        let mac = MacAddr(self.cfg.mac);
+        let len = udp::HEADER_LEN + d.payload.len();
+        let mut header = [0; udp::HEADER_LEN];
+        UdpHeader { src_port: d.local.port(), dst_port: d.remote.port(), len }.emit(&mut header);
+        let body = TxBody::Owned([&header, &d.payload[..]].concat());
+        let (ttl, class) = (self.cfg.ttl, self.cfg.dscp << 2);
         let mut eth = [0; ethernet::HEADER_LEN];
-        EthernetHeader { dst: to, src: MacAddr(self.cfg.mac), ethertype: EtherType::IPV4 }
-            .emit(&mut eth);
+        if let (IpAddr::V6(src), IpAddr::V6(dst)) = (d.local.ip(), d.remote.ip()) {
+            EthernetHeader { dst: to, src: mac, ethertype: EtherType::IPV6 }.emit(&mut eth);
+            let mut ip = [0; ipv6::HEADER_LEN];
+            Ipv6Header {
+                src,
+                dst,
+                next_header: ipv6::UDP,
+                hop_limit: ttl,
+                traffic_class: class,
+                flow_label: 0,
+                payload_len: len,
+            }
+            .emit(&mut ip);
+            return plain_frame(&[&eth, &ip], body);
+        }
+        let v4 = |ip| if let IpAddr::V4(ip) = ip { ip } else { Ipv4Addr::UNSPECIFIED };
+        EthernetHeader { dst: to, src: mac, ethertype: EtherType::IPV4 }.emit(&mut eth);
         let mut ip = [0; ipv4::HEADER_LEN];
         Ipv4Header {
-            src,
-            dst,
+            src: v4(d.local.ip()),
+            dst: v4(d.remote.ip()),
             protocol: ipv4::PROTO_UDP,
-            ttl: self.cfg.ttl,
-            traffic_class: self.cfg.dscp << 2,
+            ttl,
+            traffic_class: class,
             header_len: ipv4::HEADER_LEN,
-            total_len: HEADERS + payload.len(),
+            total_len: ipv4::HEADER_LEN + len,
             fragment: false,
         }
         .emit(&mut ip);
-        let mut header = [0; udp::HEADER_LEN];
-        UdpHeader { src_port, dst_port, len: udp::HEADER_LEN + payload.len() }.emit(&mut header);
-        plain_frame(&[&eth, &ip], TxBody::Owned([&header, payload].concat()))
+        plain_frame(&[&eth, &ip], body)
     }
 
     fn push_datagram(&mut self, kind: Control, frame: TxFrame) {
@@ -252,21 +264,23 @@ impl<S: SendQueue + Default> Stack<S> {
         these
     }
 
+    /// Takes a UDP datagram of `len` bytes from `src` to `dst`, whose header follows an IP header of
+    /// `ip_len` bytes.
     #[inline(never)]
     pub(super) fn take_udp<F: RxFrame + ?Sized>(
         &mut self,
         now: Instant,
         frame: &F,
         eth: &EthernetHeader,
-        ip: &Ipv4Header,
+        (src, dst): (IpAddr, IpAddr),
+        (ip_len, len): (usize, usize),
     ) -> Result<(), DropReason> {
         let Some(open) = &mut self.udp.open else {
             return Err(DropReason::RxUnknownProtocol);
         };
         let port = open.port;
-        let at = ethernet::HEADER_LEN + ip.header_len;
-        let head = frame.chunk_at(0).get(at..).unwrap_or_default();
-        let header = UdpHeader::parse(head, ip.total_len - ip.header_len).map_err(|e| match e {
+        let head = frame.chunk_at(0).get(ethernet::HEADER_LEN + ip_len..).unwrap_or_default();
+        let header = UdpHeader::parse(head, len).map_err(|e| match e {
             Malformed::Split => DropReason::RxSplitHeader,
             _ => DropReason::UdpMalformed,
         })?;
@@ -274,32 +288,32 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::RxUnknownProtocol);
         }
         // A datagram sent to many hosts, or from no single host, gets no answer.
-        if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
+        if eth.dst.is_group() || !self.cfg.net.is_ours(dst) {
             return Err(DropReason::RxOtherHost);
         }
-        if !self.cfg.net.is_peer(ip.src) || !eth.src.is_station() {
+        if !self.cfg.net.is_peer(src) || !eth.src.is_station() {
             return Err(DropReason::RxBadSource);
         }
         let mut bytes = [0; MAX_DATAGRAM];
-        let Some(bytes) = bytes.get_mut(..ip.header_len + header.len) else {
+        let Some(bytes) = bytes.get_mut(..ip_len + header.len) else {
             return Err(DropReason::UdpBadPacket);
         };
         frame.copy_at(ethernet::HEADER_LEN, bytes);
         // The port may have verified the checksum, or may not support UDP. The stack does not ask
         // and verifies the checksum itself.
-        if !udp::checksum_valid(ip.src, ip.dst, &bytes[ip.header_len..]) {
+        if !udp::checksum_valid(src, dst, &bytes[ip_len..]) {
             return Err(DropReason::UdpMalformed);
         }
-        let known = open.admission.admit(now, ip.src, bytes)?;
+        let known = open.admission.admit(now, self.cfg.net.site(src), bytes)?;
         let room = if known { MAX_RECEIVED } else { MAX_RECEIVED / 2 };
         if self.udp.received.len() >= room {
             return Err(DropReason::UdpFull);
         }
         self.udp.received.push_back(RxDatagram {
-            remote: (ip.src, header.src_port).into(),
-            local: (ip.dst, port).into(),
+            remote: (src, header.src_port).into(),
+            local: (dst, port).into(),
             bytes: bytes.iter().copied().collect(),
-            payload_at: ip.header_len + udp::HEADER_LEN,
+            payload_at: ip_len + udp::HEADER_LEN,
             known,
         });
         self.counters.rx_datagrams += 1;

@@ -143,7 +143,8 @@ impl<S: SendQueue + Default> Stack<S> {
             Owner::Held => {}
         }
         if let Some(listener) = listener {
-            self.peers.gone(listener, *flow.remote().ip(), owner == Owner::HalfOpen);
+            let site = self.cfg.net.site(flow.remote().ip());
+            self.peers.gone(listener, site, owner == Owner::HalfOpen);
         }
         if let NextHop::Neighbor(n) = next_hop {
             self.neighbors.stop_waiting(n, &mut self.conns, index);
@@ -168,7 +169,7 @@ impl<S: SendQueue + Default> Stack<S> {
 fn take_event<S>(e: &mut Entry<S>) -> Option<StackEvent> {
     Some(match e.events.pop()? {
         EventKind::Accepted => {
-            StackEvent::Accepted { local: e.flow.local().into(), remote: e.flow.remote().into() }
+            StackEvent::Accepted { local: e.flow.local(), remote: e.flow.remote() }
         }
         EventKind::Connected => StackEvent::Conn(ConnEvent::Connected),
         EventKind::Unresponsive => StackEvent::Conn(ConnEvent::Unresponsive),

@@ -1,6 +1,7 @@
 //! Ethernet II headers (no VLAN tag: the port strips it, or the frame is not for us).
 
 use core::fmt;
+use core::net::Ipv6Addr;
 
 use super::{Malformed, be16};
 
@@ -21,6 +22,12 @@ pub struct MacAddr(pub [u8; 6]);
 impl MacAddr {
     /// All stations of the link.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
+
+    /// Returns the address of the stations that hear an IPv6 multicast group (RFC 2464 section 7).
+    pub fn of_group(group: Ipv6Addr) -> MacAddr {
+        let [.., a, b, c, d] = group.octets();
+        MacAddr([0x33, 0x33, a, b, c, d])
+    }
 
     /// Returns true if this address names a group (multicast or broadcast).
     pub const fn is_group(self) -> bool {
@@ -55,6 +62,8 @@ impl EtherType {
     pub const IPV4: EtherType = EtherType(0x0800);
     /// ARP (0x0806).
     pub const ARP: EtherType = EtherType(0x0806);
+    /// IPv6 (0x86dd).
+    pub const IPV6: EtherType = EtherType(0x86dd);
 }
 
 /// The header of an Ethernet II frame.

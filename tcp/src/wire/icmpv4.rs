@@ -1,6 +1,6 @@
 //! The ICMP messages that the stack understands (RFC 792), by smoltcp's packet types.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use smoltcp::wire::{Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet};
 
@@ -46,17 +46,17 @@ pub const CODE_FRAG_NEEDED: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// Source address: one of our addresses, when the quote is true.
-    pub src: Ipv4Addr,
+    pub src: IpAddr,
     /// Destination address.
-    pub dst: Ipv4Addr,
+    pub dst: IpAddr,
     /// Source port of the quoted segment.
     pub src_port: u16,
     /// Destination port of the quoted segment.
     pub dst_port: u16,
     /// Sequence number of the quoted segment.
     pub seq: SeqNumber,
-    /// Length of the datagram in bytes, as its header says.
-    pub total_len: u16,
+    /// Length of the datagram in bytes, IP header included, as that header says.
+    pub total_len: u32,
 }
 
 impl<'a> Message<'a> {
@@ -100,12 +100,12 @@ impl Quoted {
         }
         let tcp = bytes.get(header_len..)?.first_chunk::<8>()?;
         Some(Quoted {
-            src: Ipv4Addr::from_bits(be32(h, 12)),
-            dst: Ipv4Addr::from_bits(be32(h, 16)),
+            src: Ipv4Addr::from_bits(be32(h, 12)).into(),
+            dst: Ipv4Addr::from_bits(be32(h, 16)).into(),
             src_port: be16(tcp, 0),
             dst_port: be16(tcp, 2),
             seq: SeqNumber(be32(tcp, 4)),
-            total_len: be16(h, 2),
+            total_len: be16(h, 2).into(),
         })
     }
 }
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn test_unreachable_quotes_the_segment() {
         let quoted = Some(Quoted {
-            src: Ipv4Addr::new(10, 0, 0, 1),
-            dst: Ipv4Addr::new(10, 0, 0, 2),
+            src: Ipv4Addr::new(10, 0, 0, 1).into(),
+            dst: Ipv4Addr::new(10, 0, 0, 2).into(),
             src_port: 4096,
             dst_port: 80,
             seq: SeqNumber(7),

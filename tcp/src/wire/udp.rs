@@ -1,10 +1,10 @@
 //! UDP headers (RFC 768).
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use heddle_base::Sum;
 
-use super::{Malformed, be16, ipv4};
+use super::{Malformed, be16, ipv4, ipv6};
 
 mod field {
     use core::ops::Range;
@@ -51,7 +51,7 @@ impl UdpHeader {
         Ok(UdpHeader { src_port, dst_port, len })
     }
 
-    /// Writes the header with checksum 0, which over IPv4 means that there is no checksum.
+    /// Writes the header with checksum 0, which means that there is no checksum.
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         out[field::SRC_PORT].copy_from_slice(&self.src_port.to_be_bytes());
         out[field::DST_PORT].copy_from_slice(&self.dst_port.to_be_bytes());
@@ -62,21 +62,36 @@ impl UdpHeader {
 }
 
 /// Returns true if `datagram`, header and payload and nothing else, has a right checksum or none.
-pub fn checksum_valid(src: Ipv4Addr, dst: Ipv4Addr, datagram: &[u8]) -> bool {
+///
+/// A datagram over IPv6 without a checksum is right, too: RoCEv2 sends such datagrams, whose
+/// invariant CRC covers both ports (RFC 6935 section 5, RFC 6936 section 5).
+pub fn checksum_valid(src: IpAddr, dst: IpAddr, datagram: &[u8]) -> bool {
     let Ok(len) = u16::try_from(datagram.len()) else { return false };
     if datagram.get(field::CHECKSUM).is_none_or(|c| c == [0, 0]) {
         return datagram.len() >= HEADER_LEN;
     }
-    ipv4::pseudo_header_of(ipv4::PROTO_UDP, src, dst, len).plus(Sum::of(datagram)).is_valid()
+    let pseudo = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            ipv4::pseudo_header_of(ipv4::PROTO_UDP, src, dst, len)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            ipv6::pseudo_header(ipv6::UDP, src, dst, u32::from(len))
+        }
+        _ => return false,
+    };
+    pseudo.plus(Sum::of(datagram)).is_valid()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
     use proptest::prelude::*;
 
-    const A: Ipv4Addr = Ipv4Addr::new(152, 1, 51, 27);
-    const B: Ipv4Addr = Ipv4Addr::new(152, 14, 94, 75);
+    const A: IpAddr = IpAddr::V4(Ipv4Addr::new(152, 1, 51, 27));
+    const B: IpAddr = IpAddr::V4(Ipv4Addr::new(152, 14, 94, 75));
+    const A6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
+    const B6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2));
 
     /// The sum by hand: 0x9801 + 0x331b + 0x980e + 0x5e4b + 17 + 10 of the pseudo-header, 0xa08f +
     /// 0x2694 + 10 + 0x6262 of the datagram, is 0x2eb3c; folded and complemented, 0x14c1.
@@ -90,9 +105,20 @@ mod tests {
         assert!(checksum_valid(A, B, &d), "none at all");
         d[6..8].copy_from_slice(&due.to_be_bytes());
         assert!(checksum_valid(A, B, &d));
-        assert!(!checksum_valid(A, Ipv4Addr::new(152, 14, 94, 76), &d));
+        assert!(!checksum_valid(A, Ipv4Addr::new(152, 14, 94, 76).into(), &d));
         d[9] ^= 1;
         assert!(!checksum_valid(A, B, &d));
+    }
+
+    /// The sum by hand: 2 * 0xfe80 + 1 + 2 + 17 + 10 of the pseudo-header, and the datagram's as
+    /// above, is 0x326ad; folded and complemented, 0xd94f.
+    #[test]
+    fn test_checksum_over_ipv6_by_hand() {
+        let mut d = *b"\xa0\x8f\x26\x94\x00\x0a\x00\x00bb";
+        assert!(checksum_valid(A6, B6, &d), "none at all");
+        d[6..8].copy_from_slice(&0xd94f_u16.to_be_bytes());
+        assert!(checksum_valid(A6, B6, &d));
+        assert!(!checksum_valid(A6, A6, &d) && !checksum_valid(A, B6, &d));
     }
 
     #[test]
@@ -119,6 +145,7 @@ mod tests {
                 prop_assert_eq!(&out[..6], &bytes[..6]);
                 prop_assert!(h.len <= bytes.len());
                 let _ = checksum_valid(A, B, &bytes[..h.len]);
+                let _ = checksum_valid(A6, B6, &bytes[..h.len]);
             }
         }
     }

@@ -104,7 +104,8 @@ fn test_local_address_of_connect_selects_port() {
     for (local, remote, error) in [
         ("10.0.0.1", "192.0.2.1", ConnectError::NoRoute),
         ("10.0.0.2", "10.0.0.9", ConnectError::NotOurs),
-        ("", "2001:db8::1", ConnectError::Family),
+        ("", "2001:db8::1", ConnectError::NoRoute),
+        ("10.0.0.1", "2001:db8::1", ConnectError::Family),
     ] {
         assert_eq!(b.connect_to(3, local, remote), Err(RequestError::Connect(error)));
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn ip(s: &str) -> Ipv4Addr {
+fn ip(s: &str) -> IpAddr {
     s.parse().unwrap()
 }
 
@@ -77,24 +77,31 @@ fn test_host_address_check_refuses_invalid_addresses() {
         (&["10.0.0.1/24", "10.0.0.2/24", "192.0.2.1/32"], Some("10.0.0.254")),
         (&["10.0.0.0/31"], Some("10.0.0.1")),
         (&["10.0.0.1/0"], Some("192.0.2.1")),
+        (&["fd00::1/64", "fe80::1/64", "10.0.0.1/24"], Some("fe80::ff")),
+        (&["2001:db8::/127", "2001:db8::5/128"], Some("2001:db8::1")),
     ] {
         assert_eq!(check(addrs, gateway), Ok(()), "{addrs:?}");
     }
     for (addrs, gateway, why) in [
-        (&["fd00::1/64"][..], None, "IPv6"),
-        (&["10.0.0.0/24"], None, "no address for a host"),
+        (&["10.0.0.0/24"][..], None, "no address for a host"),
         (&["10.0.0.255/24"], None, "no address for a host"),
         (&["127.0.0.1/8"], None, "no address for a host"),
         (&["0.0.0.0/0"], None, "no address for a host"),
         (&["224.0.0.1/24"], None, "no address for a host"),
         (&["255.255.255.255/32"], None, "no address for a host"),
+        (&["fd00::/64"], None, "no address for a host"),
+        (&["::1/128"], None, "no address for a host"),
+        (&["::/0"], None, "no address for a host"),
+        (&["ff02::1/64"], None, "no address for a host"),
+        (&["::ffff:10.0.0.1/96"], None, "no address for a host"),
+        (&["fd00::1/64", "fd00::1/48"], None, "fd00::1 is given twice"),
         (&["10.0.0.1/24", "10.0.0.1/16"], None, "10.0.0.1 is given twice"),
         (&["10.0.0.1/24", "10.0.0.255/16"], None, "10.0.0.255/16 is no address for a host"),
         (&["10.0.0.255/16", "10.0.0.1/24"], None, "10.0.0.255/16 is no address for a host"),
         (&["10.0.0.1/24"], Some("10.0.1.1"), "10.0.1.1 is on no link"),
         (&["10.0.0.1/24"], Some("10.0.0.1"), "10.0.0.1 is on no link"),
         (&["10.0.0.1/24"], Some("10.0.0.255"), "10.0.0.255 is on no link"),
-        (&["10.0.0.1/24"], Some("fd00::1"), "IPv6"),
+        (&["10.0.0.1/24"], Some("fd00::1"), "fd00::1 is on no link"),
     ] {
         let e = check(addrs, gateway).unwrap_err();
         assert!(e.contains(why), "{addrs:?} {gateway:?}: {e}");
@@ -120,8 +127,8 @@ fn test_route_check_refuses_invalid_routes() {
         (&[("192.0.2.0/24", "10.0.0.255")], "the gateway 10.0.0.255 is on no link"),
         (&[("192.0.2.1/24", "10.0.0.9")], "192.0.2.1/24 is no network"),
         (&[("128.0.0.0/0", "10.0.0.9")], "128.0.0.0/0 is no network"),
-        (&[("2001:db8::/32", "10.0.0.9")], "IPv6"),
-        (&[("192.0.2.0/24", "fe80::1")], "IPv6"),
+        (&[("2001:db8::/32", "10.0.0.9")], "the other family"),
+        (&[("192.0.2.0/24", "fe80::1")], "the other family"),
         (
             &[("192.0.2.0/24", "10.0.0.9"), ("192.0.2.0/24", "10.1.0.9")],
             "there are two routes to 192.0.2.0/24",
@@ -130,10 +137,7 @@ fn test_route_check_refuses_invalid_routes() {
         let e = net(&ours, routes).unwrap_err().to_string();
         assert!(e.contains(why), "{routes:?}: {e}");
     }
-    assert_eq!(
-        net(&[], &[("0.0.0.0/0", "10.0.0.9")]),
-        Err(AddrError::Gateway(ip("10.0.0.9").into()))
-    );
+    assert_eq!(net(&[], &[("0.0.0.0/0", "10.0.0.9")]), Err(AddrError::Gateway(ip("10.0.0.9"))));
     assert!(net(&[], &[]).is_ok());
     let fe80 = "fe80::1".parse().unwrap();
     assert_eq!(Route::default_via(fe80).to_string(), "::/0 via fe80::1");
@@ -146,7 +150,7 @@ fn test_addressing_limits_numbers_of_addresses_and_routes() {
     assert!(Addressing::new(addrs(MAX_ADDRS), vec![]).is_ok());
     let more = Addressing::new(addrs(MAX_ADDRS + 1), vec![]);
     assert_eq!(more, Err(AddrError::TooManyAddrs(MAX_ADDRS + 1)));
-    let via = ip("10.9.9.9").into();
+    let via = ip("10.9.9.9");
     let dest = |i: u32| Cidr::new(Ipv4Addr::from_bits(0xc000_0000 + i).into(), 32).unwrap();
     let routes = |n: usize| (0..).take(n).map(|i| Route { dest: dest(i), via }).collect::<Vec<_>>();
     assert!(Addressing::new(addrs(1), routes(MAX_ROUTES)).is_ok());
@@ -191,6 +195,32 @@ fn test_longest_prefix_selects_the_route() {
         assert_eq!(way(&net, to), want, "to {to}");
     }
     assert_eq!(way(&net, "2001:db8::1"), None);
+}
+
+#[test]
+fn test_ipv6_routes_lead_from_an_address_that_the_other_end_can_answer() {
+    let net = net(
+        &["fe80::1/64", "2001:db8:1::1/64", "fd00::1/64", "10.0.0.1/24"],
+        &[("::/0", "fe80::ff"), ("fd00:1::/32", "fd00::ff")],
+    )
+    .unwrap();
+    for (to, local, next, prefix) in [
+        ("fe80::9", "fe80::1", "fe80::9", 64),
+        ("2001:db8:1::9", "2001:db8:1::1", "2001:db8:1::9", 64),
+        ("fd00::9", "fd00::1", "fd00::9", 64),
+        // Beyond the routers: the address with the most bits in common, and no link-local one.
+        ("2001:db8:2::9", "2001:db8:1::1", "fe80::ff", 0),
+        ("fd00:1::9", "fd00::1", "fd00::ff", 32),
+        ("10.0.0.9", "10.0.0.1", "10.0.0.9", 24),
+    ] {
+        let want = Some((local.to_owned(), next.to_owned(), prefix));
+        assert_eq!(way(&net, to), want, "to {to}");
+    }
+    let alone = super::Addressing::new(
+        vec!["fe80::1/64".parse().unwrap()],
+        vec![Route::default_via("fe80::ff".parse().unwrap())],
+    );
+    assert_eq!(way(&alone.unwrap(), "2001:db8::1"), None, "only a link-local address is ours");
 }
 
 #[test]

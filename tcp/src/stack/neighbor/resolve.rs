@@ -1,7 +1,7 @@
 //! The life of an entry: the stack asks for it, confirms it, contests it and gives it up, because
-//! of ARP packets and because of time. The [parent](super) explains the rules.
+//! of packets and because of time. The [parent](super) explains the rules.
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use core::time::Duration;
 use heddle_base::Instant;
 
@@ -12,17 +12,17 @@ use crate::wire::MacAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stack) enum Due {
     /// Ask for `ip`, at this hardware address or everywhere.
-    Ask { ip: Ipv4Addr, at: MacAddr },
+    Ask { ip: IpAddr, at: MacAddr },
     /// The neighbor never answered: its users fail.
     Failed(u32),
     /// The neighbor is in use but no longer answers. The table keeps its address.
     Unconfirmed,
     /// The old station of the neighbor is silent: the neighbor is now at `at`, which must confirm
     /// this.
-    Changed { neighbor: u32, ip: Ipv4Addr, at: MacAddr },
+    Changed { neighbor: u32, ip: IpAddr, at: MacAddr },
 }
 
-/// The kind of ARP packet from which we learn an address.
+/// The kind of packet from which we learn an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stack) enum Source {
     /// An answer sent to us.
@@ -33,7 +33,7 @@ pub(in crate::stack) enum Source {
     Overheard,
 }
 
-/// The effect of an ARP packet on the table.
+/// The effect of a packet on the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stack) enum Learned {
     /// The table ignored the packet.
@@ -71,11 +71,11 @@ pub(super) enum State {
 }
 
 impl Neighbors {
-    /// Takes the claim of an ARP packet that `ip` is at `mac`.
+    /// Takes the claim of a packet that `ip` is at `mac`.
     pub(in crate::stack) fn learn(
         &mut self,
         now: Instant,
-        ip: Ipv4Addr,
+        ip: IpAddr,
         mac: MacAddr,
         source: Source,
     ) -> Learned {

@@ -1,10 +1,11 @@
 use super::*;
+use core::net::Ipv4Addr;
 
 const M1: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const M2: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
-fn ip(n: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 0, n)
+fn ip(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, n).into()
 }
 
 fn at(s: u64) -> Instant {

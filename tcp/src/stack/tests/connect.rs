@@ -35,7 +35,10 @@ fn test_connect_refuses_what_is_no_peer() {
         assert_eq!(try_one(bad), Err(ConnectError::InvalidRemote), "{bad}");
     }
     assert_eq!(try_one("192.0.2.1:1"), Err(ConnectError::NoRoute));
-    assert_eq!(try_one("[2001:db8::1]:1"), Err(ConnectError::Family));
+    assert_eq!(try_one("[2001:db8::1]:1"), Err(ConnectError::NoRoute));
+    assert_eq!(try_one("[::ffff:10.0.0.2]:1"), Err(ConnectError::InvalidRemote));
+    let from = a.connect_from(ms(0), Some(A.into()), "[2001:db8::1]:1".parse().unwrap(), None);
+    assert_eq!(from, Err(ConnectError::NoRoute));
     assert_eq!(a.connections(), 0);
 }
 
