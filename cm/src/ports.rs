@@ -194,20 +194,24 @@ impl Ports {
     ///
     /// # Errors
     /// No port has changed then.
-    pub(crate) fn replace(
-        &mut self,
-        mut nets: Vec<Addressing>,
-    ) -> Result<Vec<Addressing>, PortsError> {
+    pub(crate) fn replace(&mut self, nets: Vec<Addressing>) -> Result<Vec<Addressing>, PortsError> {
         let ports = self.outer().len();
         if nets.len() != ports {
             return Err(PortsError::Count { given: nets.len(), ports });
         }
+        let here = |(net, port): (Addressing, &Port)| net.at_port_of(&port.net);
+        let mut nets: Vec<_> = nets.into_iter().zip(&self.all).map(here).collect();
         check(nets.iter())?;
         if let Some(own) = &self.inner {
             nets.push(inside(nets.iter(), own));
         }
         let ports = self.all.iter_mut().zip(nets);
         Ok(ports.map(|(p, net)| core::mem::replace(&mut p.net, net)).collect())
+    }
+
+    /// Returns the addresses and routes of each port that leads to other hosts.
+    pub(crate) fn nets(&self) -> impl Iterator<Item = &Addressing> {
+        self.outer().iter().map(|p| &p.net)
     }
 
     /// Returns the addresses and routes of a port.

@@ -287,9 +287,9 @@ fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<Ports, OpenEr
         return Err(OpenError::NoPort);
     }
     let mut all = Vec::with_capacity(ports.len());
-    for OpenPort { setup, .. } in ports {
+    for OpenPort { setup, port, .. } in ports {
         setup.check()?;
-        all.push((setup.workers, setup.addressing()?));
+        all.push((setup.workers, setup.addressing()?.with_station(port.mac())));
     }
     let mut ports = Ports::new(all)?;
     if let Some(inner) = inner {

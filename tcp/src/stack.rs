@@ -196,6 +196,7 @@ impl<S: SendQueue + Default> Stack<S> {
             ..cfg.conn.clone()
         };
         cfg.conn.mss = cfg.conn.mss.min(cfg.mtu.saturating_sub(40)).max(1);
+        cfg.net = cfg.net.with_station(cfg.mac);
         // Indices are `u32`, and the flow table is twice as large.
         cfg.max_conns = cfg.max_conns.clamp(1, 1 << 24);
         cfg.dscp &= 0x3f;

@@ -16,6 +16,11 @@ impl ConnectionManager {
         self.orders.extend(workers.into_iter().map(|worker| (worker, Order::Announce)));
     }
 
+    /// Returns the addresses and routes of each port that leads to other hosts.
+    pub fn nets(&self) -> impl Iterator<Item = &Addressing> {
+        self.config.ports.nets()
+    }
+
     /// Replaces the addresses and routes of the ports, with one entry for each port; unchanged
     /// entries go on untouched.
     ///

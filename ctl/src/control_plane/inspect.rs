@@ -42,10 +42,9 @@ impl Control {
                 listeners: self.cm.listeners().collect(),
             }),
             Question::SetAddressing { nets, reply } => {
-                let addrs: Vec<_> = nets.iter().map(crate::port::addresses).collect();
                 let done = self.cm.set_addressing(now, nets);
                 if done.is_ok() {
-                    self.board.set_addresses(addrs.into_iter());
+                    self.board.set_addresses(self.cm.nets().map(crate::port::addresses));
                 }
                 // The workers get the datagrams first, because the datagrams leave from addresses
                 // that the orders remove.

@@ -159,6 +159,7 @@ pub struct Addressing {
     addrs: Vec<Cidr>,
     routes: Vec<Route>,
     place: Place,
+    station: Option<[u8; 6]>,
 }
 
 /// The place of the hosts that a stack speaks with.
@@ -224,7 +225,34 @@ impl Addressing {
             addrs.push(Cidr { addr: LOCALHOST, prefix: 8 });
             addrs.push(Cidr { addr: LOCALHOST6, prefix: 128 });
         }
-        Addressing { addrs, routes: Vec::new(), place: Place::Inside { loopback } }
+        Addressing { addrs, place: Place::Inside { loopback }, ..Addressing::default() }
+    }
+
+    /// Returns the same addresses as the port with this station address has them. A port with an IPv6
+    /// address also has a link-local address, without which no router speaks with it (RFC 4291
+    /// section 2.8). Unless `self` has one, it is made of the station address (RFC 4291 appendix A).
+    #[must_use]
+    pub fn with_station(mut self, mac: [u8; 6]) -> Addressing {
+        self.station = Some(mac);
+        if self.has_ipv6() && !self.addrs.iter().any(|c| is_link_local(c.addr)) {
+            let [a, b, c, d, e, f] = mac;
+            let ip = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+            self.addrs.push(Cidr { addr: IpAddr::V6(Ipv6Addr::from(ip)), prefix: 64 });
+        }
+        self
+    }
+
+    /// Returns the same addresses at the port of `other`.
+    #[must_use]
+    pub fn at_port_of(self, other: &Addressing) -> Addressing {
+        match other.station {
+            Some(mac) => self.with_station(mac),
+            None => self,
+        }
+    }
+
+    fn has_ipv6(&self) -> bool {
+        !self.is_inside() && self.addrs.iter().any(|c| c.addr.is_ipv6())
     }
 
     /// Returns true if these are the addresses of a stack that speaks with itself alone.
@@ -257,7 +285,9 @@ impl Addressing {
         if self.routes.iter().any(|other| other.dest == r.dest) {
             return Err(AddrError::RouteTwice(r.dest));
         }
-        if !self.is_peer(r.via) || self.link_to(r.via).is_none() {
+        // The port will have a link-local address as soon as it has a station.
+        let on_link = self.link_to(r.via).is_some() || is_link_local(r.via) && self.has_ipv6();
+        if !self.is_peer(r.via) || !on_link {
             return Err(AddrError::Gateway(r.via));
         }
         self.routes.push(r);
@@ -314,7 +344,8 @@ impl Addressing {
 
     /// Returns true if `ip` names all stations of a link of ours.
     pub(super) fn is_broadcast(&self, ip: IpAddr) -> bool {
-        self.addrs.iter().any(|c| c.is_broadcast(ip))
+        matches!(ip, IpAddr::V4(ip) if ip.is_broadcast())
+            || self.addrs.iter().any(|c| c.is_broadcast(ip))
     }
 
     /// Returns the address under which the stack counts what `ip` causes. A host beyond our links
@@ -375,7 +406,7 @@ impl Addressing {
     fn source(&self, next: IpAddr, remote: IpAddr) -> Option<IpAddr> {
         let IpAddr::V6(remote) = remote else { return self.link_to(next) };
         let common = |c: &Cidr| match c.addr {
-            IpAddr::V6(ip) if ip.is_unicast_link_local() == remote.is_unicast_link_local() => {
+            IpAddr::V6(ip) if is_link_local(c.addr) == remote.is_unicast_link_local() => {
                 let bits = (ip.to_bits() ^ remote.to_bits()).leading_zeros();
                 Some((c.addr, u8::try_from(bits).unwrap_or(u8::MAX)))
             }
@@ -383,6 +414,10 @@ impl Addressing {
         };
         longest(self.addrs.iter().filter_map(common)).map(|(local, _)| local)
     }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Returns the entry with the longest prefix, the first of several.

@@ -28,6 +28,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// [`StackEvent::Withdrawn`]: super::StackEvent::Withdrawn
     /// [`StackEvent::Unreachable`]: super::StackEvent::Unreachable
     pub fn set_addressing(&mut self, now: Instant, net: Addressing) {
+        let net = net.with_station(self.cfg.mac);
         if self.cfg.net == net {
             return;
         }

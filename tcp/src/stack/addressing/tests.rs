@@ -78,6 +78,7 @@ fn test_host_address_check_refuses_invalid_addresses() {
         (&["10.0.0.0/31"], Some("10.0.0.1")),
         (&["10.0.0.1/0"], Some("192.0.2.1")),
         (&["fd00::1/64", "fe80::1/64", "10.0.0.1/24"], Some("fe80::ff")),
+        (&["fd00::1/64"], Some("fe80::ff")),
         (&["2001:db8::/127", "2001:db8::5/128"], Some("2001:db8::1")),
     ] {
         assert_eq!(check(addrs, gateway), Ok(()), "{addrs:?}");
@@ -221,6 +222,24 @@ fn test_ipv6_routes_lead_from_an_address_that_the_other_end_can_answer() {
         vec![Route::default_via("fe80::ff".parse().unwrap())],
     );
     assert_eq!(way(&alone.unwrap(), "2001:db8::1"), None, "only a link-local address is ours");
+}
+
+#[test]
+fn test_a_port_with_ipv6_has_a_link_local_address() {
+    let mac = [0x02, 0, 0x5e, 0x10, 0, 0x52];
+    let shown = |n: Addressing| n.addrs().iter().map(Cidr::to_string).collect::<Vec<_>>();
+    let of = |addrs: &[&str]| shown(net(addrs, &[]).unwrap().with_station(mac));
+    assert_eq!(of(&["fd00::1/64"]), ["fd00::1/64", "fe80::5eff:fe10:52/64"]);
+    assert_eq!(of(&["10.0.0.1/24"]), ["10.0.0.1/24"]);
+    assert_eq!(of(&["fe80::1/64", "fd00::1/64"]), ["fe80::1/64", "fd00::1/64"]);
+    let port = net(&["10.0.0.1/24"], &[]).unwrap().with_station(mac);
+    let changed = net(&["fd00::1/64"], &[("::/0", "fe80::ff")]).unwrap().at_port_of(&port);
+    assert_eq!(way(&changed, "fe80::9"), Some(("fe80::5eff:fe10:52".into(), "fe80::9".into(), 64)));
+    assert_eq!(way(&changed, "2001:db8::1"), Some(("fd00::1".into(), "fe80::ff".into(), 0)));
+    let again = changed.clone().with_station(mac);
+    assert_eq!(again, changed, "once is enough");
+    let inside = Addressing::inside(["fd00::1".parse().unwrap()], true).with_station(mac);
+    assert_eq!(shown(inside), ["fd00::1/128", "127.0.0.1/8", "::1/128"]);
 }
 
 #[test]
