@@ -74,9 +74,6 @@ pub enum ServiceError {
         /// The options that the service takes.
         takes: String,
     },
-    /// The address is of a family that Heddle does not serve.
-    #[error("'{0}': IPv6 is not served yet")]
-    Ipv6(SocketAddr),
 }
 
 impl FromStr for ServiceSpec {
@@ -93,12 +90,9 @@ impl ServiceSpec {
     /// Parses an address and port on which a service can listen.
     ///
     /// # Errors
-    /// [`ServiceError::Address`], [`ServiceError::Ipv6`].
+    /// [`ServiceError::Address`].
     pub fn address(s: &str) -> Result<SocketAddr, ServiceError> {
         let addr: SocketAddr = s.parse().map_err(|_| ServiceError::Address(s.into()))?;
-        if addr.is_ipv6() {
-            return Err(ServiceError::Ipv6(addr));
-        }
         if addr.port() == 0 {
             return Err(ServiceError::Address(addr.to_string()));
         }
@@ -332,8 +326,10 @@ mod tests {
     fn test_service_spec_of_an_address_and_of_the_unspecified_one() {
         let s: ServiceSpec = "10.0.0.1:7174=rping".parse().unwrap();
         assert_eq!((s.addr.to_string().as_str(), s.kind), ("10.0.0.1:7174", ServiceKind::Rping));
-        let s: ServiceSpec = "0.0.0.0:1=sink".parse().unwrap();
-        assert_eq!((s.addr.port(), s.kind), (1, ServiceKind::Sink));
+        for any in ["0.0.0.0:1=sink", "[::]:1=sink", "[fd00::1]:1=sink"] {
+            let s: ServiceSpec = any.parse().unwrap();
+            assert_eq!((s.addr.port(), s.kind), (1, ServiceKind::Sink));
+        }
     }
 
     #[test]
@@ -344,8 +340,8 @@ mod tests {
         assert!(matches!(e("10.0.0.1:0=rping"), ServiceError::Address(_)));
         assert!(matches!(e("10.0.0.1:70000=rping"), ServiceError::Address(_)));
         assert!(matches!(e("10.0.0.1:1=ftp"), ServiceError::Unknown(_)));
-        assert!(matches!(e("[::]:1=sink"), ServiceError::Ipv6(_)));
-        assert!(matches!(e("[fd00::1]:1=sink"), ServiceError::Ipv6(_)));
+        assert!(matches!(e("fd00::1:1=sink"), ServiceError::Address(_)));
+        assert!(matches!(e("[fd00::1]:0=sink"), ServiceError::Address(_)));
         assert!(e("x=y").to_string().lines().count() == 1);
     }
 

@@ -1,21 +1,23 @@
 //! Entry points for fuzzing: the code below must take any bytes at all without a panic.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use heddle_base::{Instant, Seed};
 
 use heddle_types::ConnId;
 
-use crate::wire::{Ipv4Header, TcpHeader, UdpHeader, arp, icmpv4, udp};
+use crate::wire::{Ipv4Header, Ipv6Header, TcpHeader, UdpHeader, arp, icmpv4, icmpv6, udp};
 use crate::{
-    ByteQueue, Cidr, ConnEvent, FrameOutcome, Keepalive, Stack, StackConfig, StackEvent, TxBody,
-    TxDatagram,
+    Addressing, ByteQueue, Cidr, ConnEvent, FrameOutcome, Keepalive, Stack, StackConfig,
+    StackEvent, TxBody, TxDatagram,
 };
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const US6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+const PEER6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
 /// Parses `data` as each of the formats. Returns true if `data` is a valid instance of one.
 pub fn wire(data: &[u8]) -> bool {
@@ -26,9 +28,13 @@ pub fn wire(data: &[u8]) -> bool {
     let tcp = TcpHeader::parse(data, data.len()).is_ok();
     let arp = arp::Arp::parse(data).is_ok();
     if let Ok(h) = UdpHeader::parse(data, data.len()) {
-        let _ = udp::checksum_valid(US, PEER, &data[..h.len]);
+        let _ = udp::checksum_valid(US.into(), PEER.into(), &data[..h.len]);
+        let _ = udp::checksum_valid(US6.into(), PEER6.into(), &data[..h.len]);
     }
-    ip.is_ok() || tcp || arp || icmpv4::Message::parse(data).is_some()
+    let ip6 = Ipv6Header::parse(data, data.len()).is_ok();
+    let _ = icmpv6::quoted(data);
+    let icmp6 = icmpv6::Message::parse(data, PEER6, US6).is_some();
+    ip.is_ok() || ip6 || tcp || arp || icmp6 || icmpv4::Message::parse(data).is_some()
 }
 
 /// Drives a stack by `data`: records of a control byte (the action to take, and how much time
@@ -55,11 +61,13 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Returns a driver whose stack listens on port 80 of 10.0.0.1 and answers each datagram to UDP
-    /// port 80 with the same bytes; the peers of the stack are at 10.0.0.2.
+    /// Returns a driver whose stack listens on port 80 of 10.0.0.1 and fd00::1 and answers each
+    /// datagram to UDP port 80 with the same bytes; the peers of the stack are at 10.0.0.2 and
+    /// fd00::2.
     pub fn new() -> Option<Driver> {
-        let cidr = Cidr::new(IpAddr::V4(US), 24)?;
-        let mut cfg = StackConfig::new(MAC, cidr, Seed::from_u64(1));
+        let addrs = vec![Cidr::new(US.into(), 24)?, Cidr::new(US6.into(), 64)?];
+        let net = Addressing::new(addrs, Vec::new()).ok()?;
+        let mut cfg = StackConfig::of(MAC, net, Seed::from_u64(1));
         cfg.max_conns = 16;
         cfg.max_neighbors = 8;
         let keepalive = Keepalive { idle: Duration::from_secs(60), ..Keepalive::default() };
@@ -78,7 +86,8 @@ impl Driver {
         match control & 7 {
             0 => {
                 let port = u16::from(len);
-                conns.extend(s.connect(now, SocketAddr::from((PEER, 80)), Some(port)).ok());
+                let peer = if control & 8 == 0 { IpAddr::V4(PEER) } else { IpAddr::V6(PEER6) };
+                conns.extend(s.connect(now, SocketAddr::from((peer, 80)), Some(port)).ok());
             }
             1 => conns.iter().take(1).for_each(|&c| s.close(c)),
             2 => conns.drain(..conns.len().min(1)).for_each(|c| s.release(c)),
@@ -125,7 +134,14 @@ impl Driver {
 
 fn take(s: &mut Stack<ByteQueue>, now: Instant, frame: &[u8], addressed: bool) {
     let mut frame = frame.to_vec();
-    if addressed && frame.len() >= 34 {
+    if addressed && frame.len() >= 54 && frame[12] == 0x86 {
+        if frame[0] & 1 == 0 {
+            frame[..6].copy_from_slice(&MAC);
+            frame[38..54].copy_from_slice(&US6.octets());
+        }
+        frame[13] = 0xdd;
+        frame[22..38].copy_from_slice(&PEER6.octets());
+    } else if addressed && frame.len() >= 34 {
         frame[..6].copy_from_slice(&MAC);
         frame[12] = 8;
         frame[13] &= 6;

@@ -369,12 +369,12 @@ impl<S: SendQueue + Default> Stack<S> {
         e.owner = Owner::Released { end: e.user.end() };
         e.user = S::default();
         e.events = PendingEvents::default();
-        let (listener, peer) = (e.listener.take(), e.flow.remote());
+        let (listener, peer) = (e.listener.take(), e.flow().remote());
         if e.conn.state() == State::TimeWait {
             self.time_wait.push(&mut self.conns, id.slot());
         }
         if let Some(listener) = listener {
-            self.peers.gone(listener, self.cfg.net.site(peer.ip()), false);
+            self.peers.gone(listener.get(), self.cfg.net.site(peer.ip()), false);
         }
         self.update(id.slot());
     }
@@ -417,12 +417,12 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Returns our end of the connection.
     pub fn local_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.conns.held(id).map(|e| e.flow.local().into())
+        self.conns.held(id).map(|e| e.flow().local())
     }
 
     /// Returns the peer's end of the connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
-        self.conns.held(id).map(|e| e.flow.remote().into())
+        self.conns.held(id).map(|e| e.flow().remote())
     }
 
     /// Returns the last ICMP error about the connection.
@@ -465,7 +465,7 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     fn find(&mut self, flow: &FlowKey) -> Option<u32> {
         let last = self.ahead.hint().unwrap_or(self.last_flow);
-        if self.conns.get(last).is_some_and(|e| e.attached && e.flow == *flow) {
+        if self.conns.get(last).is_some_and(|e| e.attached && e.template.is_of(flow)) {
             return Some(last);
         }
         let found = self.look_up(flow);
@@ -475,7 +475,7 @@ impl<S: SendQueue + Default> Stack<S> {
 
     fn look_up(&self, flow: &FlowKey) -> Option<u32> {
         self.flows.find(flow.hash(&self.ids.flow), |index| {
-            self.conns.get(index).is_some_and(|e| e.flow == *flow)
+            self.conns.get(index).is_some_and(|e| e.template.is_of(flow))
         })
     }
 }

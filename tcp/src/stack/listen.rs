@@ -18,6 +18,7 @@ const MAX_EARLY: usize = 64;
 /// A port on which we accept connections.
 #[derive(Debug)]
 pub(super) struct Listener {
+    /// Never 0.
     pub(super) id: u32,
     pub(super) addr: Option<IpAddr>,
     pub(super) port: u16,
@@ -51,7 +52,7 @@ pub(super) struct Listeners {
     ended: VecDeque<Ended>,
     /// SYNs that may be too early, the oldest first.
     early: VecDeque<Early>,
-    next_id: u32,
+    last_id: u32,
 }
 
 impl Listeners {
@@ -64,8 +65,8 @@ impl Listeners {
         let taken = self.list.iter().any(|l| l.port == port && l.addr == addr);
         ListenError::check(port, self.list.len(), taken)?;
         let at = self.list.partition_point(|l| l.port < port);
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1);
+        let id = self.last_id.wrapping_add(1).max(1);
+        self.last_id = id;
         let half_open = List::default();
         self.list.insert(at, Listener { id, addr, port, backlog, half_open });
         Ok(())

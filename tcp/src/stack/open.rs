@@ -10,6 +10,7 @@
 //! made by an ARP packet whatever station a SYN came from.
 
 use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU32;
 use heddle_base::Instant;
 use heddle_types::{ConnId, ConnectError, ListenError};
 
@@ -349,9 +350,9 @@ impl<S: SendQueue + Default> Stack<S> {
         self.leave_half_open(index);
         self.counters.accepted += 1;
         if let Some(e) = self.conns.get(index)
-            && let Some(listener) = e.listener
+            && let Some(listener) = e.listener.map(NonZeroU32::get)
         {
-            self.peers.established(listener, self.cfg.net.site(e.flow.remote().ip()));
+            self.peers.established(listener, self.cfg.net.site(e.flow().remote().ip()));
         }
     }
 
@@ -360,7 +361,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.half_open.remove(&mut self.conns, index);
         let Some(e) = self.conns.get(index) else { return };
         // A listener that has ended no longer has a list.
-        let (id, port) = (e.listener, e.flow.local().port());
+        let (id, port) = (e.listener.map(NonZeroU32::get), e.flow().local().port());
         if let Some(l) = id.and_then(|id| self.listeners.by_id(id, port)) {
             l.half_open.remove(&mut self.conns, index);
         }
@@ -375,7 +376,7 @@ impl<S: SendQueue + Default> Stack<S> {
             && let Some(e) = self.conns.get_mut(index)
             && e.owner == Owner::Held
             && let NextHop::Station(mac) = e.next_hop
-            && let Some(n) = self.neighbors.acquire_proven(now, e.flow.remote().ip(), mac)
+            && let Some(n) = self.neighbors.acquire_proven(now, e.flow().remote().ip(), mac)
         {
             e.next_hop = NextHop::Neighbor(n);
             self.counters.neighbor_evictions = self.neighbors.evictions;
@@ -408,7 +409,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// the destination has not proved that it exists.
     pub(super) fn limit_syn_ack(&mut self, now: Instant, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
-        if !self.syn_acks.allow(now, self.cfg.net.site(e.flow.remote().ip())) {
+        if !self.syn_acks.allow(now, self.cfg.net.site(e.flow().remote().ip())) {
             e.conn.withhold_syn(now);
             self.counters.syn_acks_limited += 1;
         }
@@ -443,12 +444,11 @@ impl<S: SendQueue + Default> Stack<S> {
             conn,
             user: S::default(),
             template: HeaderTemplate::new(Common::of(cfg), &flow, self.ids.flow_label(&flow)),
-            flow,
             owner,
             next_hop,
             links: [Link::OUT; 3],
             iss,
-            listener,
+            listener: listener.and_then(NonZeroU32::new),
             events: PendingEvents::default(),
             soft_error: None,
             attached: true,

@@ -1,5 +1,6 @@
 //! Changing addresses and routes while the stack runs.
 
+use core::num::NonZeroU32;
 use heddle_base::Instant;
 
 use super::Stack;
@@ -57,8 +58,8 @@ impl<S: SendQueue + Default> Stack<S> {
     fn recount_peers(&mut self) {
         self.peers.clear();
         for e in self.conns.iter() {
-            let Some(listener) = e.listener else { continue };
-            let site = self.cfg.net.site(e.flow.remote().ip());
+            let Some(listener) = e.listener.map(NonZeroU32::get) else { continue };
+            let site = self.cfg.net.site(e.flow().remote().ip());
             self.peers.opened(listener, site);
             if e.owner != Owner::HalfOpen {
                 self.peers.established(listener, site);
@@ -75,8 +76,8 @@ impl<S: SendQueue + Default> Stack<S> {
             // then.
             return true;
         }
-        let (peer, before) = (e.flow.remote().ip(), e.next_hop);
-        if !self.cfg.net.is_ours(e.flow.local().ip()) {
+        let (peer, before) = (e.flow().remote().ip(), e.next_hop);
+        if !self.cfg.net.is_ours(e.flow().local().ip()) {
             return false;
         }
         let Some(hop) = self.cfg.net.route(peer) else { return false };

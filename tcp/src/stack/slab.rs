@@ -1,6 +1,7 @@
 //! The table of connections, and the keys that name them.
 
 use core::mem::offset_of;
+use core::num::NonZeroU32;
 
 use heddle_base::{Fetch, Instant, StreamPos};
 use heddle_types::ConnId;
@@ -43,13 +44,12 @@ pub(super) const AGE: usize = 1;
 pub(super) const HALF_OPEN: usize = 2;
 
 /// A connection with the stack's data about it, in the order of use: first the fields by which a
-/// segment finds its connection, then the owner's data and the connection, whose hot fields follow
+/// segment finds its connection and by which the answer gets its headers, then the owner's data and the connection, whose hot fields follow
 /// each other without a gap if the owner's data are hot at their end. The fields after the
 /// connection are for segments that are sent, and then for few.
 #[repr(C)]
 pub(super) struct Entry<S> {
     pub(super) owner: Owner,
-    pub(super) flow: FlowKey,
     /// Events that the owner has not taken yet.
     pub(super) events: PendingEvents,
     /// True if the connection is in the flow table.
@@ -58,17 +58,18 @@ pub(super) struct Entry<S> {
     pub(super) muted: bool,
     /// The time for which the connection's timer is armed; [`NEVER`] if it is not.
     pub(super) armed: Instant,
+    /// The headers of its segments, which also say of which connection they are.
+    pub(super) template: HeaderTemplate,
     pub(super) user: S,
     pub(super) conn: Connection,
     pub(super) next_hop: NextHop,
     pub(super) links: [Link; 3],
-    pub(super) template: HeaderTemplate,
     /// The last ICMP error about the connection.
     pub(super) soft_error: Option<IcmpError>,
     pub(super) iss: SeqNumber,
     /// The listener at which the peer's count includes this connection; `None` for an active or a
     /// released connection.
-    pub(super) listener: Option<u32>,
+    pub(super) listener: Option<NonZeroU32>,
 }
 
 impl<S: SendQueue> Entry<S> {
@@ -105,6 +106,11 @@ impl<S> Entry<S> {
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.links[WAITING].is_in()
+    }
+
+    /// Returns the addresses and ports of the connection, ours first.
+    pub(super) fn flow(&self) -> FlowKey {
+        self.template.flow()
     }
 
     /// Leaves an event for the owner, unless the connection has no owner or is muted.

@@ -59,7 +59,6 @@ impl Common {
 pub(super) struct HeaderTemplate {
     /// Over IPv4 the last bytes have no meaning.
     bytes: [u8; LEN6],
-    is_ipv6: bool,
     /// Sum of the IPv4 header with length and checksum 0.
     ip_sum: Sum,
     /// Sum of the pseudo-header with length 0, and of the ports.
@@ -72,13 +71,8 @@ impl HeaderTemplate {
     pub(super) fn new(common: Common, flow: &FlowKey, label: u32) -> HeaderTemplate {
         let (local, remote) = (flow.local(), flow.remote());
         let (src, dst) = (local.ip(), remote.ip());
-        let mut t = HeaderTemplate {
-            bytes: [0; LEN6],
-            is_ipv6: src.is_ipv6(),
-            ip_sum: Sum::ZERO,
-            tcp_sum: Sum::ZERO,
-        };
-        let ethertype = if t.is_ipv6 { EtherType::IPV6 } else { EtherType::IPV4 };
+        let mut t = HeaderTemplate { bytes: [0; LEN6], ip_sum: Sum::ZERO, tcp_sum: Sum::ZERO };
+        let ethertype = if src.is_ipv6() { EtherType::IPV6 } else { EtherType::IPV4 };
         let ethernet = EthernetHeader { dst: MacAddr::default(), src: common.mac, ethertype };
         ethernet.emit(piece(&mut t.bytes, 0));
         let pseudo = match (src, dst) {
@@ -113,7 +107,7 @@ impl HeaderTemplate {
                 ipv4::pseudo_header(ip.src, ip.dst, 0)
             }
         };
-        let at = if t.is_ipv6 { TCP6_AT } else { TCP_AT };
+        let at = if t.is_ipv6() { TCP6_AT } else { TCP_AT };
         let mut ports = [0; tcp::HEADER_LEN];
         tcp::emit_ports(local.port(), remote.port(), &mut ports);
         t.bytes[at..][..ports.len()].copy_from_slice(&ports);
@@ -121,9 +115,49 @@ impl HeaderTemplate {
         t
     }
 
+    /// Returns the addresses and ports of the connection, ours first.
+    pub(super) fn flow(&self) -> FlowKey {
+        if self.is_ipv6() {
+            let at = |n| self.be64(IP_AT + n);
+            let (local, remote) = ([at(8), at(16)], [at(24), at(32)]);
+            return FlowKey::V6 { local, remote, ports: self.be32(TCP6_AT) };
+        }
+        FlowKey::V4 { addrs: self.be64(IP_AT + 12), ports: self.be32(TCP_AT) }
+    }
+
+    /// Returns true if these are the headers of the connection `flow`.
+    #[inline(always)]
+    pub(super) fn is_of(&self, flow: &FlowKey) -> bool {
+        match *flow {
+            FlowKey::V4 { addrs, ports } => {
+                self.be64(IP_AT + 12) == addrs && self.be32(TCP_AT) == ports && !self.is_ipv6()
+            }
+            FlowKey::V6 { .. } => self.is_ipv6() && self.flow() == *flow,
+        }
+    }
+
+    /// Returns true if the headers are IPv6's: by the first byte of the EtherType.
+    #[inline(always)]
+    fn is_ipv6(&self) -> bool {
+        const FIRST: u8 = EtherType::IPV6.0.to_be_bytes()[0];
+        const { assert!(FIRST != EtherType::IPV4.0.to_be_bytes()[0]) }
+        self.bytes[IP_AT - 2] == FIRST
+    }
+
+    #[inline(always)]
+    fn be32(&self, at: usize) -> u32 {
+        let b = &self.bytes;
+        u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+    }
+
+    #[inline(always)]
+    fn be64(&self, at: usize) -> u64 {
+        u64::from(self.be32(at)) << 32 | u64::from(self.be32(at + 4))
+    }
+
     /// Changes the DSCP of segments from now on.
     pub(super) fn set_dscp(&mut self, dscp: u8) {
-        if self.is_ipv6 {
+        if self.is_ipv6() {
             // The traffic class lies in two bytes; ECN and the flow label keep theirs.
             let [a, b] = [&self.bytes[IP_AT], &self.bytes[IP_AT + 1]];
             let (a, b) = (a & 0xf0 | dscp >> 2, b & 0x3f | dscp << 6);
@@ -161,7 +195,7 @@ impl HeaderTemplate {
         off: Offloads,
         frame: &mut TxFrame,
     ) {
-        if self.is_ipv6 {
+        if self.is_ipv6() {
             self.fill_as::<TCP6_AT, LEN6>(dst, seg, sack, body, off, frame);
         } else {
             self.fill_as::<TCP_AT, LEN>(dst, seg, sack, body, off, frame);
@@ -260,6 +294,8 @@ mod tests {
             let (l, r) = (Ipv4Addr::from_bits(l), Ipv4Addr::from_bits(r));
             let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
             let mut t = HeaderTemplate::new(COMMON, &flow, 0);
+            prop_assert_eq!(t.flow(), flow);
+            prop_assert!(t.is_of(&flow));
             t.set_dscp(dscp);
             let seg = TxSegment {
                 seq: SeqNumber(seq), ack: SeqNumber(ack), window,
@@ -306,6 +342,8 @@ mod tests {
             let (l, r) = (Ipv6Addr::from_bits(l), Ipv6Addr::from_bits(r));
             let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
             let mut t = HeaderTemplate::new(COMMON, &flow, label);
+            prop_assert_eq!(t.flow(), flow);
+            prop_assert!(t.is_of(&flow) && (l == r || !t.is_of(&flow.reversed())));
             t.set_dscp(dscp);
             let seg = TxSegment {
                 seq: SeqNumber(seq), ack: SeqNumber(ack), window, flags: Flags::ACK,

@@ -136,7 +136,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(tally) = self.tally.as_mut().filter(|t| t.next <= index) {
             tally.sum.add(e.conn.counters());
         }
-        let (owner, next_hop, listener, flow) = (e.owner, e.next_hop, e.listener, e.flow);
+        let (owner, next_hop, listener, flow) = (e.owner, e.next_hop, e.listener, e.flow());
         match owner {
             Owner::HalfOpen => self.leave_half_open(index),
             Owner::Released { .. } => self.time_wait.remove(&mut self.conns, index),
@@ -144,7 +144,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         if let Some(listener) = listener {
             let site = self.cfg.net.site(flow.remote().ip());
-            self.peers.gone(listener, site, owner == Owner::HalfOpen);
+            self.peers.gone(listener.get(), site, owner == Owner::HalfOpen);
         }
         if let NextHop::Neighbor(n) = next_hop {
             self.neighbors.stop_waiting(n, &mut self.conns, index);
@@ -160,7 +160,7 @@ impl<S: SendQueue + Default> Stack<S> {
             && e.attached
         {
             e.attached = false;
-            self.flows.remove(e.flow.hash(&self.ids.flow), index);
+            self.flows.remove(e.flow().hash(&self.ids.flow), index);
         }
     }
 }
@@ -169,7 +169,7 @@ impl<S: SendQueue + Default> Stack<S> {
 fn take_event<S>(e: &mut Entry<S>) -> Option<StackEvent> {
     Some(match e.events.pop()? {
         EventKind::Accepted => {
-            StackEvent::Accepted { local: e.flow.local(), remote: e.flow.remote() }
+            StackEvent::Accepted { local: e.flow().local(), remote: e.flow().remote() }
         }
         EventKind::Connected => StackEvent::Conn(ConnEvent::Connected),
         EventKind::Unresponsive => StackEvent::Conn(ConnEvent::Unresponsive),
