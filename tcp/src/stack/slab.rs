@@ -56,20 +56,20 @@ pub(super) struct Entry<S> {
     pub(super) attached: bool,
     /// True if the connect failed: the owner does not want further events of the connection.
     pub(super) muted: bool,
+    pub(super) iss: SeqNumber,
     /// The time for which the connection's timer is armed; [`NEVER`] if it is not.
     pub(super) armed: Instant,
     /// The headers of its segments, which also say of which connection they are.
     pub(super) template: HeaderTemplate,
+    /// The last ICMP error about the connection.
+    pub(super) soft_error: Option<IcmpError>,
+    /// The listener at which the peer's count includes this connection; `None` for an active or a
+    /// released connection.
+    pub(super) listener: Option<NonZeroU32>,
     pub(super) user: S,
     pub(super) conn: Connection,
     pub(super) next_hop: NextHop,
     pub(super) links: [Link; 3],
-    /// The last ICMP error about the connection.
-    pub(super) soft_error: Option<IcmpError>,
-    pub(super) iss: SeqNumber,
-    /// The listener at which the peer's count includes this connection; `None` for an active or a
-    /// released connection.
-    pub(super) listener: Option<NonZeroU32>,
 }
 
 impl<S: SendQueue> Entry<S> {
@@ -247,7 +247,7 @@ impl<S> Slab<S> {
         let conn = entry.wrapping_add(offset_of!(Entry<S>, conn));
         fetch.bytes(start, conn.addr() - start.addr());
         Connection::fetch(conn, fetch);
-        let sends = offset_of!(Entry<S>, next_hop)..offset_of!(Entry<S>, soft_error);
+        let sends = offset_of!(Entry<S>, next_hop)..size_of::<Entry<S>>();
         fetch.bytes(entry.wrapping_add(sends.start), sends.len());
     }
 

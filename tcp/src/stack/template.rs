@@ -16,6 +16,8 @@ use crate::{SackBlocks, TxSegment};
 use core::net::{IpAddr, Ipv4Addr};
 
 const IP_AT: usize = ethernet::HEADER_LEN;
+/// Bytes of the destination's station address, the first of a frame.
+const DST: usize = 6;
 /// Bytes of the headers over IPv4 and over IPv6, and where the TCP header begins.
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
 const LEN: usize = TCP_AT + tcp::HEADER_LEN;
@@ -57,8 +59,9 @@ impl Common {
 /// Ethernet, IP and TCP headers of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct HeaderTemplate {
-    /// Over IPv4 the last bytes have no meaning.
-    bytes: [u8; LEN6],
+    /// The headers after the destination's station address, which each frame gets anew. Over IPv4
+    /// the last bytes have no meaning.
+    bytes: [u8; LEN6 - DST],
     /// Sum of the IPv4 header with length and checksum 0.
     ip_sum: Sum,
     /// Sum of the pseudo-header with length 0, and of the ports.
@@ -71,10 +74,12 @@ impl HeaderTemplate {
     pub(super) fn new(common: Common, flow: &FlowKey, label: u32) -> HeaderTemplate {
         let (local, remote) = (flow.local(), flow.remote());
         let (src, dst) = (local.ip(), remote.ip());
-        let mut t = HeaderTemplate { bytes: [0; LEN6], ip_sum: Sum::ZERO, tcp_sum: Sum::ZERO };
+        let mut t =
+            HeaderTemplate { bytes: [0; LEN6 - DST], ip_sum: Sum::ZERO, tcp_sum: Sum::ZERO };
+        let mut bytes = [0; LEN6];
         let ethertype = if src.is_ipv6() { EtherType::IPV6 } else { EtherType::IPV4 };
         let ethernet = EthernetHeader { dst: MacAddr::default(), src: common.mac, ethertype };
-        ethernet.emit(piece(&mut t.bytes, 0));
+        ethernet.emit(piece(&mut bytes, 0));
         let pseudo = match (src, dst) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let ip = Ipv6Header {
@@ -86,7 +91,7 @@ impl HeaderTemplate {
                     flow_label: label,
                     payload_len: 0,
                 };
-                ip.emit(piece(&mut t.bytes, IP_AT));
+                ip.emit(piece(&mut bytes, IP_AT));
                 ipv6::pseudo_header(ipv6::TCP, src, dst, 0)
             }
             _ => {
@@ -101,16 +106,17 @@ impl HeaderTemplate {
                     total_len: 0,
                     fragment: false,
                 };
-                ip.emit(piece(&mut t.bytes, IP_AT));
-                t.bytes[IP_AT + ipv4::CHECKSUM_AT..][..2].fill(0);
-                t.ip_sum = Sum::of(&t.bytes[IP_AT..TCP_AT]);
+                ip.emit(piece(&mut bytes, IP_AT));
+                bytes[IP_AT + ipv4::CHECKSUM_AT..][..2].fill(0);
+                t.ip_sum = Sum::of(&bytes[IP_AT..TCP_AT]);
                 ipv4::pseudo_header(ip.src, ip.dst, 0)
             }
         };
-        let at = if t.is_ipv6() { TCP6_AT } else { TCP_AT };
+        let at = if src.is_ipv6() { TCP6_AT } else { TCP_AT };
         let mut ports = [0; tcp::HEADER_LEN];
         tcp::emit_ports(local.port(), remote.port(), &mut ports);
-        t.bytes[at..][..ports.len()].copy_from_slice(&ports);
+        bytes[at..][..ports.len()].copy_from_slice(&ports);
+        t.bytes.copy_from_slice(&bytes[DST..]);
         t.tcp_sum = pseudo.plus(Sum::of(&ports));
         t
     }
@@ -141,13 +147,13 @@ impl HeaderTemplate {
     fn is_ipv6(&self) -> bool {
         const FIRST: u8 = EtherType::IPV6.0.to_be_bytes()[0];
         const { assert!(FIRST != EtherType::IPV4.0.to_be_bytes()[0]) }
-        self.bytes[IP_AT - 2] == FIRST
+        self.bytes[IP_AT - 2 - DST] == FIRST
     }
 
     #[inline(always)]
     fn be32(&self, at: usize) -> u32 {
-        let b = &self.bytes;
-        u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+        let b = &self.bytes[at - DST..][..4];
+        u32::from_be_bytes([b[0], b[1], b[2], b[3]])
     }
 
     #[inline(always)]
@@ -157,14 +163,15 @@ impl HeaderTemplate {
 
     /// Changes the DSCP of segments from now on.
     pub(super) fn set_dscp(&mut self, dscp: u8) {
-        if self.is_ipv6() {
+        let is_ipv6 = self.is_ipv6();
+        let ip = &mut self.bytes[IP_AT - DST..];
+        if is_ipv6 {
             // The traffic class lies in two bytes; ECN and the flow label keep theirs.
-            let [a, b] = [&self.bytes[IP_AT], &self.bytes[IP_AT + 1]];
-            let (a, b) = (a & 0xf0 | dscp >> 2, b & 0x3f | dscp << 6);
-            [self.bytes[IP_AT], self.bytes[IP_AT + 1]] = [a, b];
+            ip[0] = ip[0] & 0xf0 | dscp >> 2;
+            ip[1] = ip[1] & 0x3f | dscp << 6;
         } else {
-            self.bytes[IP_AT + ipv4::TRAFFIC_CLASS_AT] = dscp << 2;
-            self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
+            ip[ipv4::TRAFFIC_CLASS_AT] = dscp << 2;
+            self.ip_sum = Sum::of(&ip[..ipv4::HEADER_LEN]);
         }
     }
 
@@ -220,11 +227,13 @@ impl HeaderTemplate {
         let tcp_len = u16::try_from(l4_len + seg.len as usize).unwrap_or(u16::MAX);
         let header = &mut frame.header;
         header.clear();
-        let fits = header.try_extend_from_slice(&self.bytes[..N]);
+        let fits = header.try_extend_from_slice(&dst.0);
+        let fits = fits.and_then(|()| header.try_extend_from_slice(&self.bytes[..N - DST]));
         debug_assert!(fits.is_ok());
         tcp::emit_options(seg, sack, header);
         let (tcp_checksum, field) = if off.tcp {
-            let at = |i| u16::from_be_bytes([self.bytes[AT + i], self.bytes[AT + i + 1]]);
+            let at =
+                |i| u16::from_be_bytes([self.bytes[AT - DST + i], self.bytes[AT - DST + i + 1]]);
             // To subtract a word from a one's complement sum, add its complement.
             let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2));
             // A port that cuts the frame adds the length of each segment by itself.
@@ -240,7 +249,6 @@ impl HeaderTemplate {
             }
         };
         if let Some(fixed) = header.first_chunk_mut::<N>() {
-            fixed[..6].copy_from_slice(&dst.0);
             if is_ipv6 {
                 let at = IP_AT + ipv6::PAYLOAD_LEN_AT;
                 fixed[at..][..2].copy_from_slice(&tcp_len.to_be_bytes());
