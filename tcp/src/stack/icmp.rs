@@ -24,7 +24,7 @@ use crate::wire::icmpv4::{CODE_FRAG_NEEDED, ECHO_REQUEST, Message, Quoted, echo_
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, ipv6};
 use crate::{SendQueue, SeqNumber, State};
 
-/// What a version of IP says about paths.
+/// The limits of a version of IP for paths.
 pub(super) struct Path {
     /// The smallest path MTU that the stack believes.
     least: u32,

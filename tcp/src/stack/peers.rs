@@ -1,9 +1,9 @@
 //! The number of connections that each peer has, and the number that it may have.
 //!
-//! A peer here is the [site](super::Addressing::site) of an address. The stack counts half-open connections for each listener, because
-//! they fill the listener's backlog, and all connections together, because they fill the stack. The
-//! limits do not bound forged addresses, but a forged address does not get past the handshake:
-//! half-open connections make room for newer ones.
+//! A peer here is the [site](super::Addressing::site) of an address. The stack counts half-open
+//! connections for each listener, because they fill the listener's backlog, and all connections
+//! together, because they fill the stack. The limits do not bound forged addresses, but a forged
+//! address does not get past the handshake: half-open connections make room for newer ones.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

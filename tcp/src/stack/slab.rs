@@ -44,9 +44,9 @@ pub(super) const AGE: usize = 1;
 pub(super) const HALF_OPEN: usize = 2;
 
 /// A connection with the stack's data about it, in the order of use: first the fields by which a
-/// segment finds its connection and by which the answer gets its headers, then the owner's data and the connection, whose hot fields follow
-/// each other without a gap if the owner's data are hot at their end. The fields after the
-/// connection are for segments that are sent, and then for few.
+/// segment finds its connection and by which the answer gets its headers, then the owner's data and
+/// the connection, whose hot fields follow each other without a gap if the owner's data are hot at
+/// their end. The fields after the connection are for segments that are sent.
 #[repr(C)]
 pub(super) struct Entry<S> {
     pub(super) owner: Owner,

@@ -40,7 +40,7 @@ pub(super) struct Offloads {
     pub(super) ip: bool,
 }
 
-/// What the headers of all connections have in common.
+/// The part that the headers of all connections have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Common {
     /// Our station address.

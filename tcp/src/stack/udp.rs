@@ -58,8 +58,8 @@ impl RxDatagram {
 /// A UDP datagram to send.
 ///
 /// An IPv4 header has no options, identification 0 and Don't Fragment (see [`Ipv4Header::emit`]), an
-/// IPv6 header flow label 0; DSCP and TTL are as configured. The UDP checksum is 0. A sender that puts an invariant CRC at
-/// the end of the payload relies on these values.
+/// IPv6 header flow label 0; DSCP and TTL are as configured. The UDP checksum is 0. A sender that
+/// puts an invariant CRC at the end of the payload relies on these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxDatagram {
     /// One of our addresses, and the source port.

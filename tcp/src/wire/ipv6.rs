@@ -48,7 +48,7 @@ pub struct Ipv6Header {
     pub dst: Ipv6Addr,
     /// The protocol of the payload, or an extension header.
     pub next_header: u8,
-    /// Hop limit.
+    /// Links that the packet may still pass.
     pub hop_limit: u8,
     /// DSCP (upper six bits) and ECN.
     pub traffic_class: u8,

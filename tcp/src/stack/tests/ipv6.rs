@@ -153,7 +153,7 @@ fn test_a_question_goes_to_the_group_of_the_neighbor_and_its_answer_releases_the
     assert_eq!(question[..6], MacAddr::of_group(group).0);
     let want = Message::NeighborSolicit { target: B6, source: Some(MacAddr(MAC_A)) };
     assert_eq!(message, want);
-    // Nobody answers for a second: A asks again.
+    // No answer comes for a second: A asks again.
     a.handle_timeouts(ms(1000));
     assert_eq!(frames(&mut a, ms(1000)).len(), 1);
     let answer = icmpv6::neighbor_advert(B6, A6, B6, MacAddr(MAC_B), true);

@@ -4,8 +4,7 @@ use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::time::Duration;
 use smoltcp::wire::{
-    HardwareAddress, Icmpv6Repr, NdiscPrefixInformation, NdiscRepr, NdiscRouterFlags,
-    RawHardwareAddress,
+    Icmpv6Repr, NdiscPrefixInformation, NdiscRepr, NdiscRouterFlags, RawHardwareAddress,
 };
 
 const US: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
@@ -122,7 +121,6 @@ fn test_neighbor_messages_read_and_write_as_smoltcp_does() {
         b,
         written(&Icmpv6Repr::Ndisc(NdiscRepr::RouterSolicit { lladdr: Some(raw(PEER_MAC)) }))
     );
-    let _ = HardwareAddress::Ethernet;
 }
 
 #[test]
@@ -157,7 +155,7 @@ fn test_router_advert_has_its_options() {
     };
     assert_eq!(got.prefixes[..], [want]);
 
-    // One prefix after another, more than the list has room for.
+    // The message has more prefixes than the list has room for.
     let at = b.len() - 32;
     let mut many = b.clone();
     (0..MAX_PREFIXES + 2).for_each(|_| many.extend_from_slice(&b[at..]));
@@ -192,7 +190,9 @@ fn test_malformed_options_make_a_discovery_message_void() {
 
 proptest! {
     #[test]
-    fn test_any_bytes_do_not_panic(mut b in proptest::collection::vec(any::<u8>(), 0..120), kind in 128u8..140, seal: bool) {
+    fn test_any_bytes_do_not_panic(
+        mut b in proptest::collection::vec(any::<u8>(), 0..120), kind in 128u8..140, seal: bool,
+    ) {
         if seal && b.len() >= 4 {
             b[0] = kind;
             reseal(&mut b);
