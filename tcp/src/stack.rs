@@ -193,7 +193,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let conn6 = ConnConfig {
             mss: cfg.conn.mss.min(cfg.mtu.saturating_sub(60)).max(1),
             default_peer_mss: 1220,
-            ..cfg.conn.clone()
+            ..cfg.conn
         };
         cfg.conn.mss = cfg.conn.mss.min(cfg.mtu.saturating_sub(40)).max(1);
         cfg.net = cfg.net.with_station(cfg.mac);
