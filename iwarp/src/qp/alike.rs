@@ -153,7 +153,7 @@ impl QpContext {
                 }
                 self.counters.tx_snapshot_bytes += u64::from(len);
                 if let Some(Inbound::Read(front)) = self.reads.inbound.front_mut() {
-                    front.sent = sent;
+                    (front.sent, front.rest) = (sent, next.memory);
                 }
             }
         }

@@ -46,7 +46,8 @@ pub(super) struct InboundRead {
     pub(super) size: u32,
     /// Bytes of the response that are already in FPDUs.
     pub(super) sent: u32,
-    /// The source from there on, as it was when the QP accepted the request.
+    /// The source from there on, as it was when the QP accepted the request: it advances with
+    /// `sent`.
     pub(super) rest: CheckedRest,
 }
 
