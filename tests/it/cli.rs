@@ -166,8 +166,8 @@ fn test_serve_refuses_invalid_values_as_usage_errors() {
     for listen in ["10.0.0.1:0=sink", "10.0.0.1:65536=sink", "10.0.0.1:-1=sink", ":1=sink"] {
         assert_usage(&with(&["--listen", listen]), "address and port");
     }
-    for listen in ["[::]:1=sink", "[fd00::1]:1=rping"] {
-        assert_usage(&with(&["--listen", listen]), "IPv6 is not served yet");
+    for listen in ["::1:1:x=sink", "[fd00::1]:0=rping", "[fd00::1]=rping"] {
+        assert_usage(&with(&["--listen", listen]), "address and port");
     }
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--crc", "maybe"]), "maybe");
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--rtr", "none"]), "--rtr none");
@@ -193,7 +193,8 @@ fn test_commands_refuse_invalid_devices_and_addresses() {
         (&[&vdev, &["--ip", "10.0.0.1/33"]], "ADDRESS/PREFIX"),
         (&[&vdev, &["--ip", "10.0.0.1/255.255.255.0"]], "ADDRESS/PREFIX"),
         (&[&vdev, &["--ip", "10.0.0.256/24"]], "ADDRESS/PREFIX"),
-        (&[&vdev, &["--ip", "fd00::1/64"]], "IPv6 is not served yet"),
+        (&[&vdev, &["--ip", "fd00::1/129"]], "ADDRESS/PREFIX"),
+        (&[&vdev, &["--ip", "fd00::/64"]], "fd00::/64 is no address for a host"),
         (&[&vdev, &["--ip", "10.0.0.0/24"]], "10.0.0.0/24 is no address for a host"),
         (&[&vdev, &["--ip", "10.0.0.255/24"]], "10.0.0.255/24 is no address for a host"),
         (&[&vdev, &["--ip", "127.0.0.1/8"]], "127.0.0.1/8 is no address for a host"),
@@ -259,10 +260,10 @@ fn test_pcap_refuses_invalid_values_as_usage_errors() {
     assert_usage(&["pcap"], "--rx");
     assert_usage(&["pcap", "--rx", "a,b", "--tx", "c", "--ip", "10.0.0.1/24"], "comma");
     assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "10.0.0.1"], "ADDRESS/PREFIX");
-    assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "fd00::1/64"], "IPv6 is not served");
+    assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "fd00::1/x"], "ADDRESS/PREFIX");
     let all = ["pcap", "--rx", "a", "--tx", "c", "--ip", "10.0.0.1/24"];
     assert_usage(&[&all[..], &["--mtu", "575"]].concat(), "MTU 575");
-    assert_usage(&[&all[..], &["--listen", "[::]:1=sink"]].concat(), "IPv6 is not served yet");
+    assert_usage(&[&all[..], &["--listen", "[::]:0=sink"]].concat(), "address and port");
 }
 
 /// Returns a capture with one frame of 60 bytes.
@@ -450,7 +451,7 @@ fn test_commands_name_missing_processor_or_unreachable_peer() {
     for (peer, what) in [
         ("192.0.2.1", "cannot connect to 192.0.2.1:7174: TCP connection failed: no route"),
         ("10.0.0.1", "not the address of a peer"),
-        ("fd00::1", "address family not supported"),
+        ("fd00::1", "TCP connection failed: no route"),
         ("10.0.0.9", "next hop cannot be resolved"),
     ] {
         assert_complains(&with(&["rping", "-c", "-C", "1", "-a", peer]), 1, what);

@@ -89,7 +89,7 @@ fn test_failed_connect_reports_why_it_failed() {
         ("10.0.0.1:1", "not the address of a peer"),
         ("10.0.0.2:0", "not the address of a peer"),
         ("192.0.2.1:1", "no route"),
-        ("[2001:db8::1]:1", "family"),
+        ("[2001:db8::1]:1", "no route"),
     ] {
         let to: SocketAddr = to.parse().unwrap();
         let params = ConnectParams::new(end.qp.clone());

@@ -393,9 +393,10 @@ fn test_applications_see_and_bind_to_inner_port_if_there_is_no_other() {
     let own = Own::private(2);
     let [port] = &own.apps[0].ports().unwrap()[..] else { panic!("one port") };
     assert!(port.link.up);
-    let [addr] = &port.addresses[..] else { panic!("one address") };
-    assert_eq!((addr.addr, addr.prefix), (at("127.0.0.1:0").ip(), 8));
-    for addr in ["127.0.0.1:0", "127.200.0.9:0", "0.0.0.0:0"] {
+    let [v4, v6] = &port.addresses[..] else { panic!("{:?}", port.addresses) };
+    assert_eq!((v4.addr, v4.prefix), (at("127.0.0.1:0").ip(), 8));
+    assert_eq!((v6.addr, v6.prefix), (at("[::1]:0").ip(), 128));
+    for addr in ["127.0.0.1:0", "127.200.0.9:0", "0.0.0.0:0", "[::1]:0"] {
         assert!(own.apps[0].reserve_addr(at(addr)).is_ok(), "{addr}");
     }
     assert!(own.apps[0].reserve_addr(at("10.0.0.1:0")).is_err());
