@@ -78,7 +78,7 @@ pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 
 use heddle_types::ConnId;
 
-use crate::{ConnConfig, ConnCounters, Connection, SendQueue, State};
+use crate::{ConnCounters, Connection, SendQueue, State};
 use ahead::Ahead;
 use announce::Announcer;
 use control::ControlQueue;
@@ -135,8 +135,6 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 /// continues without the owner.
 pub struct Stack<S> {
     cfg: StackConfig,
-    /// The settings of connections over IPv6, in place of those of `cfg`.
-    conn6: Box<ConnConfig>,
     /// Our station address, in the form in which the stack compares frames with it.
     station: u64,
     offloads: Offloads,
@@ -190,11 +188,6 @@ impl<S> Stack<S> {
 impl<S: SendQueue + Default> Stack<S> {
     /// Returns a host that knows no neighbor yet.
     pub fn new(mut cfg: StackConfig) -> Stack<S> {
-        let conn6 = ConnConfig {
-            mss: cfg.conn.mss.min(cfg.mtu.saturating_sub(60)).max(1),
-            default_peer_mss: 1220,
-            ..cfg.conn
-        };
         cfg.conn.mss = cfg.conn.mss.min(cfg.mtu.saturating_sub(40)).max(1);
         cfg.net = cfg.net.with_station(cfg.mac);
         // Indices are `u32`, and the flow table is twice as large.
@@ -202,7 +195,6 @@ impl<S: SendQueue + Default> Stack<S> {
         cfg.dscp &= 0x3f;
         let ids = Ids::new(&cfg.seed);
         Stack {
-            conn6: Box::new(conn6),
             station: plain::station(cfg.mac),
             offloads: Offloads { tcp: cfg.tx_tcp_csum, ip: cfg.tx_ip_csum },
             flows: FlowTable::new(cfg.max_conns),

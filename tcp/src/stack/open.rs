@@ -16,6 +16,7 @@ use heddle_types::{ConnId, ConnectError, ListenError};
 
 use super::Stack;
 use super::addressing::Hop;
+use super::config::StackConfig;
 use super::control::Control;
 use super::counters::DropReason;
 use super::event::{EventKind, PendingEvents};
@@ -29,7 +30,7 @@ use super::slab::{Entry, NextHop, Owner};
 use super::template::{Common, HeaderTemplate};
 use super::timers::NEVER;
 use crate::wire::MacAddr;
-use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
+use crate::{ConnConfig, Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
 /// The most ports of ours that the stack tries for a new connection. More would be a long stretch
 /// of work on the data path when nearly all ports are taken. The next attempt continues with the
@@ -432,11 +433,11 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         let ts_offset = self.ids.ts_offset(&flow);
         let cfg = &self.cfg;
-        let set = if flow.is_ipv6() { &*self.conn6 } else { &cfg.conn };
+        let set = if flow.is_ipv6() { over_ipv6(cfg) } else { cfg.conn };
         let (conn, owner, listener) = match *opening {
-            Opening::Active => (Connection::connect(set, now, iss, ts_offset), Owner::Held, None),
+            Opening::Active => (Connection::connect(&set, now, iss, ts_offset), Owner::Held, None),
             Opening::Passive { listener, syn } => {
-                let conn = Connection::accept(set, now, iss, ts_offset, syn);
+                let conn = Connection::accept(&set, now, iss, ts_offset, syn);
                 (conn, Owner::HalfOpen, Some(listener))
             }
         };
@@ -515,6 +516,13 @@ impl<S: SendQueue + Default> Stack<S> {
             self.counters.tx_resets += 1;
         }
     }
+}
+
+/// Returns the settings of a connection over IPv6, whose header takes 20 bytes more, and whose peers
+/// take segments of 1,220 bytes if they say nothing (RFC 9293 section 3.7.1).
+fn over_ipv6(cfg: &StackConfig) -> ConnConfig {
+    let mss = cfg.conn.mss.min(cfg.mtu.saturating_sub(60)).max(1);
+    ConnConfig { mss, default_peer_mss: 1220, ..cfg.conn }
 }
 
 /// Returns true if a new connection of ours may take the place of this connection. A connection

@@ -141,6 +141,20 @@ fn test_a_listener_serves_both_families() {
     assert_eq!(b.remote_addr(six), Some((A6, 1000).into()));
 }
 
+/// Settings that change while the stack runs hold for connections of both families.
+#[test]
+fn test_changed_keepalive_holds_for_new_connections_over_ipv6() {
+    let mut b = host_b();
+    let keepalive =
+        crate::Keepalive { idle: Duration::from_secs(5), ..crate::Keepalive::default() };
+    b.set_keepalive(ms(0), Some(keepalive));
+    let (id, ..) = established6(&mut b, ms(1));
+    b.handle_timeouts(ms(5002));
+    let probe = frames(&mut b, ms(5002));
+    assert_eq!(probe.len(), 1, "{:?}", b.conn(id).map(|c| c.poll_timeout()));
+    assert_eq!(read6(&probe[0]).0.next_header, ipv6::TCP);
+}
+
 #[test]
 fn test_a_question_goes_to_the_group_of_the_neighbor_and_its_answer_releases_the_syn() {
     let mut a: Stack<ByteQueue> = Stack::new(config6(MAC_A, A6));
