@@ -289,8 +289,8 @@ fn test_calls_wait_for_little_memory_and_aborted_ones_return_theirs() {
     assert!(matches!(error.unwrap_err(), ClientError::Local(_)));
     let len = scene.lab.getattr(found.handle).unwrap().size;
     assert_eq!(client.read(found.handle, len, |_| Ok(())).unwrap(), len);
-    // Here the memory has no room for data of 1 MiB beside the headers.
-    let mut client = scene.client(pipeline, |c| c.memory = 1 << 20);
+    // Here the memory has no room for data of 1 MiB.
+    let mut client = scene.client(pipeline, |c| c.memory = (1 << 20) - 4096);
     let root = client.mount("/data").unwrap();
     let found = client.walk(&root, b"copy", true).unwrap();
     let error = client.read(found.handle, len, |_| Ok(())).unwrap_err();
