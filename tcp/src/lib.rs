@@ -1,4 +1,5 @@
-//! Sans-IO TCP/IP: Ethernet, ARP, IPv4, ICMP echo, TCP, and UDP on one port.
+//! Sans-IO TCP/IP: Ethernet, ARP, IPv4, IPv6 with neighbor discovery, ICMP echo and errors, TCP, and
+//! UDP on one port.
 //!
 //! This crate sends no packet and reads no clock. A [`Stack`] takes frames and the time, and gives
 //! frames, events and the instant of its next timer. The owner of the stack calls:

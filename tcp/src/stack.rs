@@ -4,7 +4,8 @@
 //! frame -> input -> flow table -> Connection -> FrameOutcome
 //!            |          | no such flow
 //!            |          +-> open: listener -> half-open connection, or RST
-//!            +-> arp -> neighbors          +-> icmp -> soft error, echo reply
+//!            +-> arp, discovery            +-> icmp, icmpv6 -> soft error, echo reply
+//!            |     -> neighbors            |
 //!                                          +-> udp -> RxDatagram
 //! ready queue -> output: Connection -> header template -> TxFrame
 //! ```
@@ -21,7 +22,7 @@
 //! connection concerned, and no other. Only [`Stack::conn_counters`] visits all connections, for
 //! reports; [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
-//! The stack has no IPv6, reassembly of fragments or VLAN tags. The stack does not probe for the
+//! The stack has no reassembly of fragments, IPv6 extension headers or VLAN tags. The stack does not probe for the
 //! path MTU; it only obeys ICMP errors about segments in flight (see `icmp`). Connections of a host
 //! with itself live in a stack of their own ([`Addressing::inside`]).
 
