@@ -22,9 +22,9 @@
 //! connection concerned, and no other. Only [`Stack::conn_counters`] visits all connections, for
 //! reports; [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
-//! The stack has no reassembly of fragments, IPv6 extension headers or VLAN tags. The stack does not probe for the
-//! path MTU; it only obeys ICMP errors about segments in flight (see `icmp`). Connections of a host
-//! with itself live in a stack of their own ([`Addressing::inside`]).
+//! The stack has no reassembly of fragments, IPv6 extension headers or VLAN tags. The stack does not
+//! probe for the path MTU; it only obeys ICMP errors about segments in flight (see `icmp`).
+//! Connections of a host with itself live in a stack of their own ([`Addressing::inside`]).
 
 mod addressing;
 mod admit;
