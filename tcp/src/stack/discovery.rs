@@ -9,8 +9,7 @@
 //! the stack asks whether another host has the address (RFC 4862 section 5.4, as RFC 4429 lets a
 //! host do that expects no conflict), and counts a conflict that it hears of.
 //!
-//! The stack follows no redirect: whoever can send one could lead traffic to any station of the
-//! link.
+//! The stack follows no redirect: a host that sends one could lead traffic to any station of the link.
 
 use core::net::{IpAddr, Ipv6Addr};
 use heddle_base::Instant;

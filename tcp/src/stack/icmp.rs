@@ -35,8 +35,8 @@ pub(super) struct Path {
 /// A forged message costs a connection little more than half of its speed. Every host takes
 /// datagrams of 576 bytes (RFC 791), and no link is known to carry less than this value.
 const PATH_V4: Path = Path { least: 552, headers: 40 };
-/// No link of IPv6 carries less, and nobody may send fragments instead (RFC 8200 section 5, RFC 8201
-/// section 4).
+/// Every link of IPv6 carries as much, and a host does not send fragments because of a report (RFC
+/// 8200 section 5, RFC 8201 section 4).
 pub(super) const PATH_V6: Path = Path { least: ipv6::MIN_MTU as u32, headers: 60 };
 
 impl<S: SendQueue + Default> Stack<S> {

@@ -75,7 +75,7 @@ fn test_errors_quote_the_segment() {
     assert_eq!(parse(&error(3, 0, 0)), Some(Message::TimeExceeded { quoted: quote }));
     let mut b = error(2, 0, 1300);
     b[2] ^= 1;
-    assert_eq!(quoted(&b), quote, "the checksum is wrong, and nobody has looked");
+    assert_eq!(quoted(&b), quote, "the function does not verify the checksum");
     assert_eq!(parse(&b), None);
     for (kind, len) in [(128, b.len()), (135, b.len()), (1, b.len() - 1), (1, 7), (1, 0)] {
         b[0] = kind;
