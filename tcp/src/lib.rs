@@ -19,6 +19,7 @@
 //! straight from the received frame.
 #![forbid(unsafe_code)]
 
+pub mod autoconf;
 mod conn;
 pub mod fuzz;
 mod queue;
@@ -39,7 +40,7 @@ pub use segment::{
 pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
     AddrError, Addressing, Cidr, CidrError, DatagramClass, DatagramFault, DatagramFilter,
-    FrameOutcome, FramePayload, Hop, IcmpError, MAX_ADDRS, MAX_DATAGRAM, MAX_HEADER_LEN,
+    FrameOutcome, FramePayload, Hop, IcmpError, LinkNews, MAX_ADDRS, MAX_DATAGRAM, MAX_HEADER_LEN,
     MAX_ROUTES, PeerLimit, Route, Run, RxChecksum, RxDatagram, RxFrame, Stack, StackConfig,
     StackCounters, StackEvent, TcpChecksum, Train, TxBody, TxDatagram, TxFrame, check_addrs,
 };

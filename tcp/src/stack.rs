@@ -45,8 +45,10 @@ mod input;
 mod inside;
 mod keepalive;
 mod limit;
+mod link;
 mod list;
 mod listen;
+mod mld;
 mod neighbor;
 mod open;
 mod output;
@@ -75,6 +77,7 @@ pub use frame::{
     FrameOutcome, FramePayload, MAX_HEADER_LEN, Run, RxChecksum, RxFrame, TcpChecksum, Train,
     TxBody, TxFrame,
 };
+pub use link::LinkNews;
 pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 
 use heddle_types::ConnId;

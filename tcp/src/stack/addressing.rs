@@ -4,6 +4,8 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
+use crate::autoconf::of_station;
+
 /// The most addresses of a port. The stack searches all of them for every connection that we or a
 /// peer open.
 pub const MAX_ADDRS: usize = 64;
@@ -158,6 +160,10 @@ pub enum AddrError {
 pub struct Addressing {
     addrs: Vec<Cidr>,
     routes: Vec<Route>,
+    /// Addresses that serve new connections only if no other does (RFC 4862 section 5.5.4).
+    deprecated: Vec<IpAddr>,
+    /// The MTU of our links for IPv6, if it is below the port's.
+    ipv6_mtu: Option<u16>,
     place: Place,
     station: Option<[u8; 6]>,
 }
@@ -235,11 +241,15 @@ impl Addressing {
     pub fn with_station(mut self, mac: [u8; 6]) -> Addressing {
         self.station = Some(mac);
         if self.has_ipv6() && !self.addrs.iter().any(|c| is_link_local(c.addr)) {
-            let [a, b, c, d, e, f] = mac;
-            let ip = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
-            self.addrs.push(Cidr { addr: IpAddr::V6(Ipv6Addr::from(ip)), prefix: 64 });
+            let ip = of_station([0xfe80, 0, 0, 0], mac);
+            self.addrs.push(Cidr { addr: IpAddr::V6(ip), prefix: 64 });
         }
         self
+    }
+
+    /// Returns the station address of the port, once it is known.
+    pub fn station(&self) -> Option<[u8; 6]> {
+        self.station
     }
 
     /// Returns the same addresses at the port of `other`.
@@ -249,6 +259,23 @@ impl Addressing {
             Some(mac) => self.with_station(mac),
             None => self,
         }
+    }
+
+    /// Returns the same addresses, of which new connections use these only if no other serves.
+    #[must_use]
+    pub fn with_deprecated(self, deprecated: Vec<IpAddr>) -> Addressing {
+        Addressing { deprecated, ..self }
+    }
+
+    /// Returns the same addresses on links whose MTU for IPv6 is `mtu`, or else the port's.
+    #[must_use]
+    pub fn with_ipv6_mtu(self, mtu: Option<u16>) -> Addressing {
+        Addressing { ipv6_mtu: mtu, ..self }
+    }
+
+    /// Returns the MTU of our links for IPv6; `None` for the port's.
+    pub fn ipv6_mtu(&self) -> Option<u16> {
+        self.ipv6_mtu
     }
 
     fn has_ipv6(&self) -> bool {
@@ -363,8 +390,19 @@ impl Addressing {
     /// Returns our address on the link that `ip` is on, and the link's prefix. Among several links
     /// the longest prefix wins, then the first link.
     fn link(&self, ip: IpAddr) -> Option<(IpAddr, u8)> {
-        let links = self.addrs.iter().filter(|c| c.contains(ip));
-        longest(links.map(|c| (c.addr, c.prefix)))
+        self.preferred(|c| c.contains(ip).then_some((c.addr, c.prefix)))
+    }
+
+    /// Returns the address for which `rank` gives the most bits, the first of several. A deprecated
+    /// address serves only if no other does (RFC 6724 section 5, rule 3).
+    fn preferred(&self, rank: impl Fn(&Cidr) -> Option<(IpAddr, u8)>) -> Option<(IpAddr, u8)> {
+        if self.deprecated.is_empty() {
+            return longest(self.addrs.iter().filter_map(rank));
+        }
+        let (old, new): (Vec<&Cidr>, Vec<&Cidr>) =
+            self.addrs.iter().partition(|c| self.deprecated.contains(&c.addr));
+        longest(new.into_iter().filter_map(&rank))
+            .or_else(|| longest(old.into_iter().filter_map(&rank)))
     }
 
     /// Returns our address on the link that `ip` is on.
@@ -402,7 +440,7 @@ impl Addressing {
     /// Returns our end of connections to `remote`, which is beyond the router `next`. Over IPv4
     /// that is our address on the router's link. IPv6 routers have link-local addresses, which no
     /// host beyond them can answer: there the address that has the most bits in common with
-    /// `remote` serves, if it is no link-local one (RFC 6724 section 5, rules 2 and 8).
+    /// `remote` serves, if it is no link-local one (RFC 6724 section 5, rules 2, 3 and 8).
     fn source(&self, next: IpAddr, remote: IpAddr) -> Option<IpAddr> {
         let IpAddr::V6(remote) = remote else { return self.link_to(next) };
         let common = |c: &Cidr| match c.addr {
@@ -412,7 +450,7 @@ impl Addressing {
             }
             _ => None,
         };
-        longest(self.addrs.iter().filter_map(common)).map(|(local, _)| local)
+        self.preferred(common).map(|(local, _)| local)
     }
 }
 

@@ -13,6 +13,7 @@ use core::time::Duration;
 use heddle_base::Instant;
 
 use super::Stack;
+use super::mld::Owed;
 use crate::SendQueue;
 use crate::wire::MacAddr;
 use crate::wire::arp::Operation;
@@ -34,6 +35,8 @@ pub(super) struct Announcer {
     first: VecDeque<IpAddr>,
     /// Addresses to announce once more, and when, the earliest first.
     again: VecDeque<(Instant, IpAddr)>,
+    /// The answer owed to a query for multicast groups.
+    owed: Option<Owed>,
     /// The stack announces nothing before this instant.
     paced: Instant,
     /// When the next announcement is due.
@@ -43,7 +46,7 @@ pub(super) struct Announcer {
 impl Default for Announcer {
     fn default() -> Announcer {
         let (first, again) = (VecDeque::new(), VecDeque::new());
-        Announcer { first, again, paced: Instant::ZERO, next: NEVER }
+        Announcer { first, again, owed: None, paced: Instant::ZERO, next: NEVER }
     }
 }
 
@@ -60,7 +63,32 @@ impl Announcer {
     fn schedule(&mut self) {
         let again = self.again.front().map(|(at, _)| *at);
         let at = if self.first.is_empty() { again } else { Some(Instant::ZERO) };
-        self.next = at.map_or(NEVER, |at| at.max(self.paced));
+        let next = at.map_or(NEVER, |at| at.max(self.paced));
+        self.next = self.owed.map_or(next, |owed| owed.at.min(next));
+    }
+
+    /// Returns true if the stack has announced the address once, less than [`INTERVAL`] ago.
+    pub(super) fn is_new(&self, ip: IpAddr) -> bool {
+        self.again.iter().any(|(_, known)| *known == ip)
+    }
+
+    pub(super) fn owed(&self) -> Option<Owed> {
+        self.owed
+    }
+
+    /// Makes the stack answer a query.
+    pub(super) fn owe(&mut self, owed: Owed) {
+        self.owed = Some(owed);
+        self.schedule();
+    }
+
+    /// Returns the answer to a query that is due.
+    fn poll_owed(&mut self, now: Instant) -> Option<Owed> {
+        let due = self.owed.take_if(|owed| owed.at <= now);
+        if due.is_some() {
+            self.schedule();
+        }
+        due
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
@@ -74,7 +102,7 @@ impl Announcer {
 
     /// Returns the address to announce now, if an announcement is due.
     fn poll(&mut self, now: Instant) -> Option<IpAddr> {
-        if !self.is_due(now) {
+        if !self.is_due(now) || self.paced > now {
             return None;
         }
         let ip = match self.first.pop_front() {
@@ -113,6 +141,9 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Sends the announcement that is due.
     #[cold]
     pub(super) fn handle_announcements(&mut self, now: Instant) {
+        if let Some(owed) = self.announcer.poll_owed(now) {
+            self.answer_query(owed);
+        }
         let Some(ip) = self.announcer.poll(now) else { return };
         // The owner may have removed the address meanwhile.
         if !self.cfg.net.is_ours(ip) {

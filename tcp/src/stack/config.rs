@@ -61,6 +61,9 @@ pub struct StackConfig {
     pub ttl: u8,
     /// DSCP (0..=63) of the datagrams that we send, unless set for the connection.
     pub dscp: u8,
+    /// True if the stack reports what routers of the link tell ([`LinkNews`](crate::LinkNews)); false
+    /// to drop it.
+    pub hears_routers: bool,
     /// The rule that selects this stack's connections among the port's.
     pub spread: Spread,
     /// True if the port fills in TCP checksums.
@@ -94,6 +97,7 @@ impl StackConfig {
             seed,
             ttl: 64,
             dscp: 0,
+            hears_routers: false,
             spread: Spread::alone(),
             tx_tcp_csum: false,
             tx_ip_csum: false,

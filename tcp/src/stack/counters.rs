@@ -193,6 +193,14 @@ heddle_base::counters! {
         tx_neighbor_solicits,
         /// Neighbor advertisements sent: answers, and announcements of an address of ours.
         tx_neighbor_adverts,
+        /// Advertisements of routers passed to the owner.
+        rx_router_adverts,
+        /// Questions for routers sent.
+        tx_router_solicits,
+        /// Questions of switches and routers for the multicast groups that we hear.
+        rx_mld_queries,
+        /// Reports sent of multicast groups that we hear.
+        tx_mld_reports,
         /// ICMP messages dropped: malformed or wrong checksum.
         icmp_malformed,
         /// ICMP messages dropped: of a kind we do not act on.

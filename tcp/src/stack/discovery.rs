@@ -7,7 +7,8 @@
 //!
 //! Our addresses are in use from the moment on at which the owner configures them. At the same time
 //! the stack asks whether another host has the address (RFC 4862 section 5.4, as RFC 4429 lets a
-//! host do that expects no conflict), and counts a conflict that it hears of.
+//! host do that expects no conflict), counts a conflict that it hears of, and tells the owner of one
+//! that it hears of soon.
 //!
 //! The stack follows no redirect: a host that sends one could lead traffic to any station of the link.
 
@@ -34,13 +35,14 @@ impl<S: SendQueue + Default> Stack<S> {
         if !eth.src.is_station() {
             return Err(DropReason::NdMalformed);
         }
-        match *message {
-            Message::NeighborSolicit { target, source } => {
+        match message {
+            &Message::NeighborSolicit { target, source } => {
                 self.take_solicitation(now, eth, ip, target, source)
             }
-            Message::NeighborAdvert { target, station, solicited, .. } => {
+            &Message::NeighborAdvert { target, station, solicited, .. } => {
                 self.take_advertisement(now, ip, target, station, solicited)
             }
+            Message::RouterAdvert(advert) => self.take_router_advert(now, ip, advert),
             _ => Err(DropReason::NdIgnored),
         }
     }
@@ -112,8 +114,11 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::NdMalformed);
         }
         if self.is_ours6(target) {
-            let ours = station.is_some_and(|mac| mac.0 == self.cfg.mac);
-            return Err(if ours { DropReason::NdIgnored } else { DropReason::NdConflicts });
+            if station.is_some_and(|mac| mac.0 == self.cfg.mac) {
+                return Err(DropReason::NdIgnored);
+            }
+            self.report_conflict(now, target);
+            return Err(DropReason::NdConflicts);
         }
         let target = IpAddr::V6(target);
         if self.cfg.net.link_to(target).is_none() || !self.cfg.net.is_peer(target) {
@@ -144,6 +149,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Tells all nodes of the link which station has our address `ip`, and asks whether another host
     /// has it as well.
     pub(super) fn advertise_unasked(&mut self, ip: Ipv6Addr) {
+        self.join(ip);
         let mac = MacAddr(self.cfg.mac);
         let group = ipv6::solicited_node(ip);
         let none = Ipv6Addr::UNSPECIFIED;

@@ -1,6 +1,9 @@
 //! Numbers that a stranger must not guess: initial sequence numbers, timestamp offsets, ports.
 
+use core::time::Duration;
+
 use heddle_base::{Instant, Random, Seed};
+use siphasher::sip::SipHasher13;
 
 use super::flow::FlowKey;
 use crate::SeqNumber;
@@ -79,6 +82,13 @@ impl Ids {
     /// the same connection, and never 0.
     pub(super) fn flow_label(&self, flow: &FlowKey) -> u32 {
         (low32(flow.hash(&self.label)) & 0xf_ffff).max(1)
+    }
+
+    /// Returns a part of `all` that nobody outside can foresee.
+    pub(super) fn part_of(&self, now: Instant, all: Duration) -> Duration {
+        let nanos = u64::try_from(all.as_nanos()).unwrap_or(u64::MAX);
+        let hash = SipHasher13::new_with_key(&self.peer).hash(&now.as_nanos().to_le_bytes());
+        Duration::from_nanos(hash % nanos.max(1))
     }
 
     /// Returns the ports to try for a new connection whose key `flow` has local port 0.

@@ -297,6 +297,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 return self.take_udp(now, frame, &ethernet, ends, lens);
             }
             ipv6::FRAGMENT => return Err(DropReason::RxFragments),
+            ipv6::HOP_BY_HOP => return self.take_hop_by_hop(now, frame, &ip),
             // The stack follows no chain of headers: RDMA has no use for one, and attackers have.
             other if ipv6::is_extension(other) => return Err(DropReason::RxExtensionHeader),
             _ => return Err(DropReason::RxUnknownProtocol),

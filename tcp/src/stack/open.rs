@@ -521,7 +521,8 @@ impl<S: SendQueue + Default> Stack<S> {
 /// Returns the settings of a connection over IPv6, whose header takes 20 bytes more, and whose peers
 /// take segments of 1,220 bytes if they say nothing (RFC 9293 section 3.7.1).
 fn over_ipv6(cfg: &StackConfig) -> ConnConfig {
-    let mss = cfg.conn.mss.min(cfg.mtu.saturating_sub(60)).max(1);
+    let mtu = cfg.net.ipv6_mtu().map_or(cfg.mtu, |mtu| mtu.min(cfg.mtu));
+    let mss = cfg.conn.mss.min(mtu.saturating_sub(60)).max(1);
     ConnConfig { mss, default_peer_mss: 1220, ..cfg.conn }
 }
 

@@ -26,6 +26,7 @@ use super::arp::plain_frame;
 use super::control::Control;
 use super::counters::DropReason;
 use super::frame::{RxFrame, TxBody, TxFrame};
+use super::link::News;
 use crate::SendQueue;
 use crate::wire::{
     EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed, UdpHeader, ethernet,
@@ -80,6 +81,8 @@ pub(super) struct Udp {
     received: VecDeque<RxDatagram>,
     /// Frames whose next hop the stack is asking for, the oldest first.
     waiting: VecDeque<Waiting>,
+    /// News about the links, for the owner.
+    pub(super) news: News,
 }
 
 #[derive(Debug)]

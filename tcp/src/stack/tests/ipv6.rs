@@ -9,6 +9,8 @@ use super::*;
 use crate::wire::icmpv6::{self, Message};
 use crate::wire::{Ipv6Header, ipv6};
 
+mod link;
+
 const A6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 0xa);
 const B6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 0xb);
 const MINUTES: Duration = Duration::from_secs(600);
@@ -303,10 +305,12 @@ fn test_addresses_are_announced_and_probed() {
     b.announce();
     b.handle_timeouts(ms(0));
     let out = frames(&mut b, ms(0));
-    let (ip, probe) = icmp_of(&out[0]);
+    let (ip, report) = read6(&out[0]);
+    assert_eq!((ip.next_header, report[8]), (ipv6::HOP_BY_HOP, 143), "the group, to switches");
+    let (ip, probe) = icmp_of(&out[1]);
     assert_eq!((ip.src, ip.dst), (Ipv6Addr::UNSPECIFIED, ipv6::solicited_node(B6)));
     assert_eq!(probe, Message::NeighborSolicit { target: B6, source: None });
-    let (ip, told) = icmp_of(&out[1]);
+    let (ip, told) = icmp_of(&out[2]);
     assert_eq!((ip.src, ip.dst, ip.hop_limit), (B6, ipv6::ALL_NODES, 255));
     assert!(matches!(told, Message::NeighborAdvert { target: B6, solicited: false, .. }));
 }

@@ -1,0 +1,122 @@
+//! What the stack hears about its links and cannot decide by itself: routers and their prefixes, and
+//! other hosts with an address of ours. The owner decides ([`Autoconf`](crate::autoconf::Autoconf)),
+//! for all stacks of a port together.
+
+use std::collections::VecDeque;
+
+use core::net::Ipv6Addr;
+use heddle_base::Instant;
+
+use super::Stack;
+use super::control::Control;
+use super::counters::DropReason;
+use super::limit::RateLimit;
+use crate::SendQueue;
+use crate::wire::icmpv6::{HOP_LIMIT, RouterAdvert, router_solicit};
+use crate::wire::{Ipv6Header, MacAddr, ipv6};
+
+/// What a stack has heard about its links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkNews {
+    /// A router has told about itself and its link.
+    Router {
+        /// The router's link-local address.
+        from: Ipv6Addr,
+        /// What it has told.
+        advert: RouterAdvert,
+    },
+    /// Another host has an address of ours, and told so soon after the stack had asked (RFC 4862
+    /// section 5.4.4).
+    Conflict {
+        /// Our address.
+        addr: Ipv6Addr,
+    },
+}
+
+/// The most news that wait for the owner, and that a second brings.
+const MOST: usize = 16;
+
+/// The news that wait for the owner.
+#[derive(Debug)]
+pub(super) struct News {
+    waiting: VecDeque<LinkNews>,
+    rate: RateLimit,
+}
+
+impl Default for News {
+    fn default() -> News {
+        News { waiting: VecDeque::new(), rate: RateLimit::per_second(MOST as u32) }
+    }
+}
+
+impl News {
+    /// Keeps news for the owner. Returns false when too many have come.
+    fn push(&mut self, now: Instant, news: LinkNews) -> bool {
+        let fits = self.waiting.len() < MOST && self.rate.allow(now);
+        if fits {
+            self.waiting.push_back(news);
+        }
+        fits
+    }
+}
+
+impl<S: SendQueue + Default> Stack<S> {
+    /// Returns true if [`Stack::poll_news`] has something to return.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.udp.news.waiting.is_empty()
+    }
+
+    /// Returns the next news about the links. The stack keeps few and drops the rest.
+    pub fn poll_news(&mut self) -> Option<LinkNews> {
+        self.udp.news.waiting.pop_front()
+    }
+
+    /// Asks the routers of the link to tell about themselves (RFC 4861 section 6.3.7), if the stack
+    /// has a link-local address. Where several workers share the port, the worker that answers ARP
+    /// asks.
+    pub fn solicit_routers(&mut self) {
+        let Some(src) = self.link_local() else { return };
+        if !self.cfg.spread.answers_arp() || self.cfg.net.is_inside() {
+            return;
+        }
+        let dst = ipv6::ALL_ROUTERS;
+        let question = router_solicit(src, dst, MacAddr(self.cfg.mac));
+        let to = (dst, MacAddr::of_group(dst));
+        let sent = self.push_icmpv6(Control::Neighbor, src, to, (HOP_LIMIT, 0), question);
+        self.counters.tx_router_solicits += u64::from(sent);
+    }
+
+    /// Takes what a router tells (RFC 4861 section 6.1.2).
+    pub(super) fn take_router_advert(
+        &mut self,
+        now: Instant,
+        ip: &Ipv6Header,
+        advert: &RouterAdvert,
+    ) -> Result<(), DropReason> {
+        if !ip.src.is_unicast_link_local() {
+            return Err(DropReason::NdMalformed);
+        }
+        // All workers of the port may hear the router; only one reports it.
+        let hears = self.cfg.hears_routers && self.cfg.spread.answers_arp();
+        if !hears || self.is_ours6(ip.src) || ip.dst != ipv6::ALL_NODES && !self.is_ours6(ip.dst) {
+            return Err(DropReason::NdIgnored);
+        }
+        let news = LinkNews::Router { from: ip.src, advert: advert.clone() };
+        if self.udp.news.push(now, news) {
+            self.counters.rx_router_adverts += 1;
+            Ok(())
+        } else {
+            Err(DropReason::NdIgnored)
+        }
+    }
+
+    /// Tells the owner that another host says that it has our address, if the stack has begun to use
+    /// the address only now. Later the claim is no more than that: any host could make it, to take
+    /// the address from us.
+    pub(super) fn report_conflict(&mut self, now: Instant, addr: Ipv6Addr) {
+        if self.cfg.hears_routers && self.announcer.is_new(addr.into()) {
+            let _ = self.udp.news.push(now, LinkNews::Conflict { addr });
+        }
+    }
+}
