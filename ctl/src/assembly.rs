@@ -1,6 +1,6 @@
 //! Assembly of an RNIC: workers for the queues of its ports, and the objects that they share.
 
-use heddle_base::{Random, Seed};
+use heddle_base::{Instant, Random, Seed};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,12 +16,13 @@ use heddle_hub::{DeviceConfig, Hub};
 use heddle_mr::{MrTable, Pins};
 use heddle_rings::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_rnic::RnicConfig;
+use heddle_tcp::autoconf::{Autoconf, RouterAdverts};
 use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
 use heddle_types::WorkerId;
 use heddle_verbs::DeviceLimits;
 
 use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
-use crate::control_plane::{Control, Requests, WorkerLink};
+use crate::control_plane::{Control, Requests, Routers, WorkerLink};
 use crate::endpoint::{Endpoint, WorkerPlace};
 use crate::port::{Probe, addresses};
 
@@ -199,7 +200,7 @@ impl Endpoint {
         mut ports: Vec<OpenPort>,
         setup: &RnicSetup,
     ) -> Result<Endpoint, OpenError> {
-        let addressed = check(&ports, setup.inner.as_ref())?;
+        let (addressed, routers) = check(&ports, setup.inner.as_ref())?;
         if let Some(inner) = &setup.inner {
             ports.push(OpenPort::inner(eal, inner)?);
         }
@@ -265,7 +266,7 @@ impl Endpoint {
         let device = Topology::read().run_at(home, || hub.open(&config))?;
         let board = hub.board().clone();
         let mut control =
-            Control::new(requests_out, sleeper, links, registry, board, addressed, setup);
+            Control::new(requests_out, sleeper, links, registry, board, addressed, routers, setup);
         if setup.infiniband {
             let seed = setup.seed.derive(LABEL_IB);
             let config = IbConfig::new(seed, ca_guid, ib_ports);
@@ -282,14 +283,18 @@ fn ca_guid([a, b, c, d, e, f]: [u8; 6]) -> u64 {
 }
 
 /// Checks that the ports go together, and returns them in the connection manager's form.
-fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<Ports, OpenError> {
+fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<(Ports, Routers), OpenError> {
     if ports.is_empty() && inner.is_none() {
         return Err(OpenError::NoPort);
     }
     let mut all = Vec::with_capacity(ports.len());
+    let mut routers = Vec::with_capacity(ports.len());
     for OpenPort { setup, port, .. } in ports {
         setup.check()?;
-        all.push((setup.workers, setup.addressing()?.with_station(port.mac())));
+        let mac = port.mac();
+        let auto = Autoconf::new(setup.router_adverts, mac, setup.mtu, setup.addressing()?);
+        all.push((setup.workers, auto.addressing(Instant::ZERO).with_station(mac)));
+        routers.push(auto);
     }
     let mut ports = Ports::new(all)?;
     if let Some(inner) = inner {
@@ -297,7 +302,7 @@ fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<Ports, OpenEr
     }
     match ports.workers() {
         n if n > MAX_WORKERS => Err(OpenError::Workers(n)),
-        _ => Ok(ports),
+        _ => Ok((ports, Routers::new(routers))),
     }
 }
 
@@ -373,6 +378,7 @@ impl Shared<'_> {
         let caps = port.caps();
         let stack = StackConfig {
             mtu: setup.mtu,
+            hears_routers: setup.router_adverts != RouterAdverts::Ignore,
             max_conns: self.setup.max_conns,
             peer_conns: self.setup.peer_conns,
             relisten: RELISTEN,

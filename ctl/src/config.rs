@@ -8,6 +8,7 @@ use heddle_cm::{Own, PortsError};
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, Offloads, PortError};
 use heddle_hub::DeviceConfig;
 use heddle_rnic::RnicConfig;
+use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
 use heddle_verbs::{DeviceError, PageSize};
 
@@ -155,6 +156,8 @@ pub struct PortSetup {
     pub addrs: Vec<Cidr>,
     /// Routes to peers outside the prefixes; the longest prefix wins.
     pub routes: Vec<Route>,
+    /// Which advertisements of routers count at the port, besides `addrs` and `routes`.
+    pub router_adverts: RouterAdverts,
     /// Largest IP packet, in bytes: 576..=9000.
     pub mtu: u16,
     /// Number of workers that share the port, at least 1.
@@ -180,6 +183,7 @@ impl PortSetup {
         PortSetup {
             addrs,
             routes: Vec::new(),
+            router_adverts: RouterAdverts::Ignore,
             mtu: 1500,
             workers: 1,
             queue_pairs: None,
@@ -212,7 +216,7 @@ impl PortSetup {
 
     /// Returns the addresses and routes.
     pub(crate) fn addressing(&self) -> Result<Addressing, OpenError> {
-        if self.addrs.is_empty() {
+        if self.addrs.is_empty() && self.router_adverts != RouterAdverts::Addresses {
             return Err(OpenError::NoAddress);
         }
         Ok(Addressing::new(self.addrs.clone(), self.routes.clone())?)
@@ -261,6 +265,8 @@ pub struct EndpointConfig {
     pub addrs: Vec<Cidr>,
     /// The router to peers outside the prefixes.
     pub gateway: Option<IpAddr>,
+    /// Which advertisements of routers count; see [`PortSetup::router_adverts`].
+    pub router_adverts: RouterAdverts,
     /// Largest IP packet, in bytes: 576..=9000.
     pub mtu: u16,
     /// Number of workers that share the port.
@@ -337,6 +343,7 @@ impl EndpointConfig {
         EndpointConfig {
             addrs: port.addrs,
             gateway: None,
+            router_adverts: port.router_adverts,
             mtu: port.mtu,
             workers: port.workers,
             queue_pairs: port.queue_pairs,
@@ -393,6 +400,7 @@ impl EndpointConfig {
         PortSetup {
             addrs: self.addrs.clone(),
             routes: self.gateway.map(Route::default_via).into_iter().collect(),
+            router_adverts: self.router_adverts,
             mtu: self.mtu,
             workers: self.workers,
             queue_pairs: self.queue_pairs,

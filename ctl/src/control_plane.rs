@@ -28,6 +28,7 @@ mod inbox;
 mod inspect;
 mod link;
 mod requests;
+mod routers;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 mod tests;
@@ -37,6 +38,7 @@ use inbox::Inbox;
 use inspect::Pages;
 pub(crate) use link::WorkerLink;
 pub(crate) use requests::{Requests, ThreadRequest};
+pub(crate) use routers::Routers;
 pub(crate) use thread::ControlThread;
 
 /// The control plane of one or more workers.
@@ -66,6 +68,8 @@ pub(crate) struct Control {
     counters: ControlCounters,
     /// Lists of connections that workers have been asked about.
     pages: Pages,
+    /// The addresses and routes of each port, with those that routers tell.
+    routers: Routers,
 }
 
 /// Interval at which the control plane looks at the links of the ports, for applications that want
@@ -92,6 +96,7 @@ impl Control {
         registry: Arc<Registry>,
         board: Arc<Board>,
         ports: Ports,
+        routers: Routers,
         setup: &RnicSetup,
     ) -> Control {
         let (max_conns, close_limit) = (setup.max_conns, setup.close_limit);
@@ -119,6 +124,7 @@ impl Control {
             over: false,
             counters: ControlCounters::default(),
             pages: Pages::default(),
+            routers,
         }
     }
 
@@ -159,6 +165,7 @@ impl Control {
             self.cm.handle_timeout(now);
             busy = true;
         }
+        busy |= self.tend_routers(now);
         self.settle();
         self.registry.reclaim();
         if self.links_at <= now {
@@ -186,6 +193,9 @@ impl Control {
             match self.links[w].recv() {
                 Ok(WorkerReport::Engine(Report::Datagram(d))) => {
                     self.cm.handle_datagram(now, WorkerId(w), &d.bytes);
+                }
+                Ok(WorkerReport::Engine(Report::Link(news))) => {
+                    self.take_news(now, WorkerId(w), &news);
                 }
                 Ok(WorkerReport::Engine(report)) => self.cm.handle_report(now, WorkerId(w), report),
                 Ok(WorkerReport::Snapshot(s)) => self.links[w].answer(s),
@@ -331,7 +341,8 @@ impl Control {
             self.links.iter().for_each(WorkerLink::wake);
         }
         let limit = if behind || drains { Duration::from_millis(1) } else { limit };
-        let until = self.cm.poll_timeout().map_or(limit, |t| t.since(now).min(limit));
+        let due = [self.cm.poll_timeout(), self.routers.next_timeout(now)];
+        let until = due.into_iter().flatten().min().map_or(limit, |t| t.since(now).min(limit));
         // The reason for waking does not matter, because the caller looks at everything.
         self.sleeper.sleep(until, || {
             !behind && !self.requests.is_empty() || self.links.iter().any(WorkerLink::has_news)

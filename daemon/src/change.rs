@@ -225,6 +225,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (port(|a, b| a.mtu != b.mtu), "port.mtu", DEVICE),
         (port(|a, b| a.workers != b.workers), "port.workers", THREADS),
         (port(|a, b| a.queues != b.queues), "port.queues", DEVICE),
+        (port(|a, b| a.router_adverts != b.router_adverts), "port.router-advertisements", DEVICE),
         (old.infiniband != new.infiniband, "infiniband.cm", WORKERS),
         (old.workers != new.workers, "workers", THREADS),
         (old.memory != new.memory, "memory", MEMORY),

@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
 use heddle_hub::Policy;
+use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
@@ -184,15 +185,18 @@ pub struct Port {
     pub addresses: Vec<Cidr>,
     /// Routes to peers outside the prefixes.
     pub routes: Vec<Route>,
+    /// Which advertisements of routers count at the port.
+    pub router_adverts: RouterAdverts,
 }
 
 impl PartialEq for Port {
     fn eq(&self, other: &Port) -> bool {
-        let Port { name, source: _, mtu, workers, queues, offloads, addresses, routes } = self;
+        let Port { name, source: _, mtu, workers, queues, offloads, addresses, routes, .. } = self;
         let o = other;
         self.is_same_device(o)
             && (name, mtu, workers, queues) == (&o.name, &o.mtu, &o.workers, &o.queues)
             && (offloads, addresses, routes) == (&o.offloads, &o.addresses, &o.routes)
+            && self.router_adverts == o.router_adverts
     }
 }
 

@@ -155,6 +155,7 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
         progress.opening(&p.name, device, on_bus && eal.iova_mode() == IovaMode::Va);
         let setup = PortSetup {
             routes: p.routes.clone(),
+            router_adverts: p.router_adverts,
             mtu: p.mtu,
             workers: p.workers,
             queue_pairs: p.queues,

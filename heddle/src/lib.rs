@@ -241,6 +241,7 @@ pub mod hub {
 pub mod tcp {
     //! Addresses, routes and the limits of TCP connections.
 
+    pub use heddle_tcp::autoconf::{RouterAdverts, RouterAdvertsError};
     pub use heddle_tcp::{
         AddrError, Cidr, CidrError, ConnConfig, Keepalive, PeerLimit, Route, SpreadError,
         check_addrs,

@@ -8,16 +8,14 @@ use heddle_engine::{
 };
 use heddle_iwarp::{QpContext, QpCounters};
 use heddle_mr::{Memory, MrTable, Pins};
-use heddle_tcp::{
-    ConnCounters, ConnStats, Hindrance, RxDatagram, StackConfig, StackCounters, State,
-};
+use heddle_tcp::{ConnCounters, ConnStats, Hindrance, StackConfig, StackCounters, State};
 use heddle_types::{ConnId, RnicError};
 
 use crate::conn::Mode;
 use crate::counters::RnicCounters;
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
-use crate::order::{Order, Report};
+use crate::order::{Arrival, Order, Report};
 use crate::rnic::{Rnic, RnicConfig};
 
 /// All counters of an RNIC: its own, and the sums of those of its connections.
@@ -82,7 +80,7 @@ impl<F: RnicFrame> Engine for Rnic<F> {
     type Mode = FpduMode;
     type Order = Order;
     type Report = Report;
-    type Datagram = RxDatagram;
+    type Datagram = Arrival;
     type Counters = RnicSums;
     type Facts = RnicFacts;
 
@@ -274,19 +272,23 @@ impl<F: RnicFrame> Engine for Rnic<F> {
 
     #[inline]
     fn has_datagrams(&self) -> bool {
-        Rnic::has_datagrams(self)
+        Rnic::has_datagrams(self) || self.has_news()
     }
 
-    fn poll_datagram(&mut self) -> Option<RxDatagram> {
-        Rnic::poll_datagram(self)
+    fn poll_datagram(&mut self) -> Option<Arrival> {
+        let datagram = Rnic::poll_datagram(self).map(Arrival::Datagram);
+        datagram.or_else(|| self.poll_news().map(Arrival::News))
     }
 
-    fn is_known(datagram: &RxDatagram) -> bool {
-        datagram.known
+    fn is_known(arrival: &Arrival) -> bool {
+        matches!(arrival, Arrival::Datagram(d) if d.known)
     }
 
-    fn brought(datagram: RxDatagram) -> Report {
-        Report::Datagram(Box::new(datagram))
+    fn brought(arrival: Arrival) -> Report {
+        match arrival {
+            Arrival::Datagram(d) => Report::Datagram(Box::new(d)),
+            Arrival::News(news) => Report::Link(Box::new(news)),
+        }
     }
 
     fn round_trips(&self) -> &Histogram {

@@ -60,5 +60,5 @@ pub use counters::RnicCounters;
 pub use engine::{RnicFacts, RnicSums};
 pub use event::{Event, FpduMode};
 pub use frame::RnicFrame;
-pub use order::{Order, Report};
+pub use order::{Arrival, Order, Report};
 pub use rnic::{Patience, Rnic, RnicConfig};

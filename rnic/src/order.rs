@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use heddle_base::Instant;
-use heddle_tcp::{Addressing, DatagramFilter, Keepalive, RxDatagram, TxDatagram};
+use heddle_tcp::{Addressing, DatagramFilter, Keepalive, LinkNews, RxDatagram, TxDatagram};
 use heddle_types::{ConnId, ConnectError, ListenError, RnicError};
 
 use crate::event::{Event, FpduMode};
@@ -82,6 +82,9 @@ pub enum Order {
     /// Announce all addresses to the hosts on the links
     /// ([`Stack::announce`](heddle_tcp::Stack::announce)).
     Announce,
+    /// Ask the routers of the link to tell about themselves
+    /// ([`Stack::solicit_routers`](heddle_tcp::Stack::solicit_routers)).
+    SolicitRouters,
     /// Change how TCP probes silent peers from now on, for established connections as well
     /// ([`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive)).
     SetKeepalive {
@@ -138,6 +141,8 @@ pub enum Report {
     /// A UDP datagram came to the port of [`Order::BindUdp`]. If many come at once, the stack drops
     /// and counts some of them.
     Datagram(Box<RxDatagram>),
+    /// The stack has heard something about its links that the owner decides.
+    Link(Box<LinkNews>),
     /// The RNIC could not carry out an [`Order::SendStartup`].
     Refused {
         /// The connection that the order named.
@@ -145,6 +150,15 @@ pub enum Report {
         /// The reason of the refusal.
         error: RnicError,
     },
+}
+
+/// A message for the control plane that no connection received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// A UDP datagram.
+    Datagram(RxDatagram),
+    /// News that the stack has heard about its links.
+    News(LinkNews),
 }
 
 impl<F: RnicFrame> Rnic<F> {
@@ -194,6 +208,10 @@ impl<F: RnicFrame> Rnic<F> {
             }
             Order::Announce => {
                 self.stack.announce();
+                None
+            }
+            Order::SolicitRouters => {
+                self.stack.solicit_routers();
                 None
             }
             Order::SetKeepalive { keepalive } => {

@@ -11,7 +11,8 @@ use heddle_engine::{Completions, Retired, Shares};
 use heddle_iwarp::{QpConfig, QpContext};
 use heddle_mr::{Memory, MrTable, Pins};
 use heddle_tcp::{
-    Addressing, ConnEvent, RxDatagram, Stack, StackConfig, StackCounters, StackEvent, TxFrame,
+    Addressing, ConnEvent, LinkNews, RxDatagram, Stack, StackConfig, StackCounters, StackEvent,
+    TxFrame,
 };
 use heddle_types::{
     CloseReason, ConnId, ConnectError, Cqe, ListenError, RecvWr, RnicError, SendWr,
@@ -416,6 +417,17 @@ impl<F: RnicFrame> Rnic<F> {
     /// Returns the next UDP datagram for the control plane. The stack keeps few and drops the rest.
     pub fn poll_datagram(&mut self) -> Option<RxDatagram> {
         self.stack.poll_datagram()
+    }
+
+    /// Returns true if [`poll_news`](Self::poll_news) would return news.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.stack.has_news()
+    }
+
+    /// Returns the next news about the links, for the control plane.
+    pub fn poll_news(&mut self) -> Option<LinkNews> {
+        self.stack.poll_news()
     }
 
     /// Returns true if [`take_completions`](Self::take_completions) may have completions to pass

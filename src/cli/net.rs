@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use heddle::dpdk::{IovaMode, Offloads, PortSource, VdevArg};
 use heddle::rnic::MTU;
-use heddle::tcp::{Cidr, check_addrs};
+use heddle::tcp::{Cidr, RouterAdverts, check_addrs};
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
 pub(crate) use heddle_daemon::config::cidr;
 use heddle_daemon::rnic;
@@ -33,6 +33,10 @@ pub(crate) struct NetArgs {
     /// Next hop for addresses on no local link
     #[arg(long, value_name = "IP")]
     pub(crate) gateway: Option<IpAddr>,
+    /// Take from IPv6 routers of the link: ignore for nothing, routes for default routes and the
+    /// MTU, addresses for addresses of their prefixes as well
+    #[arg(long, value_name = "WHAT", default_value_t = RouterAdverts::Ignore)]
+    pub(crate) router_adverts: RouterAdverts,
 }
 
 /// Parses a list of offloads.
@@ -79,7 +83,7 @@ pub(crate) fn mtu(s: &str) -> Result<u16, String> {
 impl NetArgs {
     /// Returns the device, after checking that the options name a device and an address.
     pub(crate) fn source(&self) -> Result<PortSource, Failure> {
-        if self.ips.is_empty() {
+        if self.ips.is_empty() && self.router_adverts != RouterAdverts::Addresses {
             return Err(Failure::usage("--ip is missing: an RNIC needs an address"));
         }
         check_addrs(&self.ips, self.gateway).map_err(Failure::usage)?;
@@ -101,6 +105,7 @@ impl NetArgs {
         let config = EndpointConfig::new(self.ips.clone());
         let config = change(EndpointConfig {
             gateway: self.gateway,
+            router_adverts: self.router_adverts,
             offloads: self.offloads.unwrap_or_default(),
             ..config
         });

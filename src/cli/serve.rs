@@ -286,6 +286,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
             offloads: args.net.offloads.unwrap_or_default(),
             addresses: args.net.ips.clone(),
             routes: args.net.gateway.map(Route::default_via).into_iter().collect(),
+            router_adverts: args.net.router_adverts,
         }],
         inner: config::inner(),
         private: None,

@@ -3,7 +3,7 @@
 use heddle_base::Instant;
 use heddle_rnic::Order;
 use heddle_tcp::Addressing;
-use heddle_types::{Event, ListenFailure};
+use heddle_types::{Event, ListenFailure, WorkerId};
 
 use super::ConnectionManager;
 use crate::listener::bind;
@@ -14,6 +14,18 @@ impl ConnectionManager {
     pub fn announce(&mut self, port: usize) {
         let workers: Vec<_> = self.workers_at(port).collect();
         self.orders.extend(workers.into_iter().map(|worker| (worker, Order::Announce)));
+    }
+
+    /// Orders the workers of a port to ask the routers of its link.
+    pub fn solicit_routers(&mut self, port: usize) {
+        let workers: Vec<_> = self.workers_at(port).collect();
+        self.orders.extend(workers.into_iter().map(|worker| (worker, Order::SolicitRouters)));
+    }
+
+    /// Returns the port of a worker; `None` for a worker of the inner port.
+    pub fn port_of(&self, worker: WorkerId) -> Option<usize> {
+        (0..self.config.ports.nets().count())
+            .find(|port| self.workers_at(*port).any(|w| w == worker))
     }
 
     /// Returns the addresses and routes of each port that leads to other hosts.

@@ -43,8 +43,8 @@ impl ConnectionManager {
                 self.drive_conn(worker, conn, Input::OrderRefused(error));
             }
             Report::Event(event) => self.handle_event(worker, event),
-            // The shell passes datagrams to `handle_datagram`.
-            Report::Datagram(_) => {}
+            // The shell passes datagrams to `handle_datagram`, and takes news of links itself.
+            Report::Datagram(_) | Report::Link(_) => {}
         }
     }
 

@@ -42,18 +42,12 @@ impl Control {
                 listeners: self.cm.listeners().collect(),
             }),
             Question::SetAddressing { nets, reply } => {
-                let done = self.cm.set_addressing(now, nets);
-                if done.is_ok() {
-                    self.board.set_addresses(self.cm.nets().map(crate::port::addresses));
-                }
-                // The workers get the datagrams first, because the datagrams leave from addresses
-                // that the orders remove.
-                self.send_datagrams();
-                self.settle();
+                let done = self.set_fixed(now, nets);
                 reply.answer(done);
             }
             Question::Announce { port } => {
                 self.cm.announce(port);
+                self.routers.restart(now, port);
                 self.settle();
             }
             Question::Refuse { app, id, reason } => {

@@ -54,8 +54,16 @@ fn test_control_plane_leaves_requests_queued_while_worker_is_behind() {
     let link = WorkerLink::new(commands, reports);
     let setup = RnicSetup { max_conns: 16, ..RnicSetup::with_seed(seed) };
     let board = hub.board().clone();
-    let mut control =
-        Control::new(requests_out, sleeper, vec![link], registry, board, ports, &setup);
+    let mut control = Control::new(
+        requests_out,
+        sleeper,
+        vec![link],
+        registry,
+        board,
+        ports,
+        Routers::default(),
+        &setup,
+    );
     // The control plane introduces the application to the worker.
     control.poll(hand.now());
 

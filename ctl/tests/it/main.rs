@@ -23,6 +23,7 @@ mod options;
 mod patience;
 mod places;
 mod posting;
+mod routers;
 mod shares;
 mod srq;
 mod startup;

@@ -13,6 +13,7 @@ use heddle_base::units::Span;
 use heddle_ctl::{MAX_WORKERS, MTU, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSource, VdevArg};
 use heddle_hub::{Addresses, Policy, ShareTerms};
+use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{Addressing, Cidr, Route};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
@@ -282,13 +283,16 @@ impl Checker<'_> {
         let queues = f.queues.is_some().then(|| self.number(&f.queues, 1..=most, 1));
         let offloads = self.offloads(f.offloads.as_deref());
         let addresses = self.addresses(&f.addresses);
-        if f.addresses.is_empty() {
+        let adverts = f.router_advertisements.as_ref();
+        let adverts = adverts.and_then(|a| self.word(a, RouterAdverts::from_str));
+        let router_adverts = adverts.unwrap_or_default();
+        if f.addresses.is_empty() && router_adverts != RouterAdverts::Addresses {
             self.lacks(at, &["port.addresses"], "a port needs addresses");
         }
         let routes = self.routes(&f, &addresses);
         let name = f.name.map_or_else(|| format!("port{number}"), Spanned::into_inner);
         let source = source.unwrap_or_else(|| PortSource::Device(format!("{UNKNOWN}{number}")));
-        Port { name, source, mtu, workers, queues, offloads, addresses, routes }
+        Port { name, source, mtu, workers, queues, offloads, addresses, routes, router_adverts }
     }
 
     /// Returns the offloads of a list, or the usual ones if there is no list.

@@ -107,6 +107,8 @@ pub(super) struct Port {
     pub(super) addresses: Vec<Spanned<String>>,
     pub(super) gateway: Key<String>,
     pub(super) routes: Vec<Spanned<Route>>,
+    #[serde(rename = "router-advertisements")]
+    pub(super) router_advertisements: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]

@@ -190,6 +190,7 @@ fn port(p: &Port) -> file::Port {
         // The default route is written like the others.
         gateway: None,
         routes: all(p.routes.iter().map(route)),
+        router_advertisements: word(p.router_adverts),
     }
 }
 

@@ -1,0 +1,201 @@
+//! A router of the link, made by hand: what it tells reaches the stack and the control plane, and
+//! ends when the router says so.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::common::*;
+use arrayvec::ArrayVec;
+use heddle_base::Chunks;
+use heddle_ctl::Endpoint;
+use heddle_dataplane::{
+    Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, TxQueue,
+};
+use heddle_tcp::autoconf::RouterAdverts;
+use heddle_tcp::wire::icmpv6::{Message, neighbor_advert, neighbor_solicit};
+use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv6Header, MacAddr, ipv6};
+
+const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+const ROUTER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+
+/// The RNIC, and a link with a router at its end.
+struct Link {
+    us: Endpoint,
+    hand: ManualClock,
+    rx: RxQueue,
+    tx: TxQueue,
+    pool: Mempool,
+    _far: Port,
+    mac: [u8; 6],
+    /// The packets that the RNIC has sent since the last look: source, destination, bytes.
+    seen: Vec<(Ipv6Header, Vec<u8>)>,
+}
+
+impl Link {
+    fn new(eal: &Eal, router_adverts: RouterAdverts) -> Link {
+        let (clock, hand) = Clock::manual();
+        let mut config = config(US, &clock);
+        config.router_adverts = router_adverts;
+        let pool = || Mempool::new(eal, &MempoolConfig::for_mtu(2047, 1500)).unwrap();
+        let pools = (pool(), pool());
+        let ports = (PortConfig::new(pools.0), PortConfig::new(pools.1));
+        let (port, mut far) = Port::ring_pair(eal, &name(), 1024, &ports.0, &ports.1).unwrap();
+        let mac = port.mac();
+        let (rx, tx) = far.take_queues().pop().unwrap();
+        let us = Endpoint::on_port(eal, port, pools.0, &config).unwrap();
+        let mut link = Link { us, hand, rx, tx, pool: pools.1, _far: far, mac, seen: Vec::new() };
+        link.settle();
+        link
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            self.us.poll();
+            let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
+            self.rx.burst(&mut frames);
+            for f in frames.drain(..) {
+                let mut b = vec![0; f.len()];
+                f.copy_at(0, &mut b);
+                if let Ok(ip) = Ipv6Header::parse(&b[14..], b.len() - 14)
+                    && b[12..14] == [0x86, 0xdd]
+                {
+                    self.seen.push((ip, b[54..54 + ip.payload_len].to_vec()));
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.hand.advance(time);
+        self.settle();
+    }
+
+    fn say(&mut self, src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) {
+        let to = if dst.is_multicast() { MacAddr::of_group(dst) } else { MacAddr(self.mac) };
+        let mut eth = [0; 14];
+        EthernetHeader { dst: to, src: ROUTER_MAC, ethertype: EtherType::IPV6 }.emit(&mut eth);
+        let mut ip = [0; 40];
+        Ipv6Header {
+            src,
+            dst,
+            next_header: ipv6::ICMP,
+            hop_limit: 255,
+            traffic_class: 0,
+            flow_label: 0,
+            payload_len: message.len(),
+        }
+        .emit(&mut ip);
+        let frame = [&eth[..], &ip, message].concat();
+        let mut m = self.pool.alloc().unwrap();
+        m.append(frame.len()).unwrap().copy_from_slice(&frame);
+        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
+        one.push(m);
+        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
+        self.settle();
+    }
+
+    /// Makes the router tell of itself for `lifetime` seconds, and of a prefix.
+    fn tell(&mut self, lifetime: u16) {
+        let [a, b] = lifetime.to_be_bytes();
+        let mut m = vec![134, 0, 0, 0, 64, 0, a, b, 0, 0, 0, 0, 0, 0, 0, 0];
+        m.extend([3, 4, 64, 0xc0, 0, 1, 0x51, 0x80, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
+        m.extend(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0).octets());
+        let len = u32::try_from(m.len()).unwrap();
+        let sum = ipv6::pseudo_header(ipv6::ICMP, ROUTER, ipv6::ALL_NODES, len)
+            .plus(heddle_base::Sum::of(&m))
+            .complement();
+        m[2..4].copy_from_slice(&sum.to_be_bytes());
+        self.say(ROUTER, ipv6::ALL_NODES, &m);
+    }
+
+    /// Returns the address that the RNIC makes of a network.
+    fn made(&self, [a, b]: [u16; 2]) -> Ipv6Addr {
+        let [m0, m1, m2, m3, m4, m5] = self.mac;
+        let word = |high, low| u16::from_be_bytes([high, low]);
+        Ipv6Addr::new(a, b, 0, 0, word(m0 ^ 2, m1), word(m2, 0xff), word(0xfe, m3), word(m4, m5))
+    }
+
+    /// Returns true if the RNIC answers for the address.
+    fn answers(&mut self, ip: Ipv6Addr) -> bool {
+        self.seen.clear();
+        self.say(ROUTER, ip, &neighbor_solicit(ROUTER, ip, ip, ROUTER_MAC));
+        let is_answer = |(h, m): &(Ipv6Header, Vec<u8>)| {
+            let message = Message::parse(m, h.src, h.dst);
+            matches!(message, Some(Message::NeighborAdvert { target, solicited: true, .. })
+                if target == ip)
+        };
+        self.seen.iter().any(is_answer)
+    }
+
+    fn solicits(&mut self) -> usize {
+        let seen = std::mem::take(&mut self.seen);
+        seen.iter().filter(|(ip, m)| ip.dst == ipv6::ALL_ROUTERS && m[0] == 133).count()
+    }
+}
+
+#[test]
+fn test_port_has_the_addresses_that_its_router_tells() {
+    let (eal, _turn) = eal();
+    let mut link = Link::new(&eal, RouterAdverts::Addresses);
+    assert_eq!(link.solicits(), 1);
+    link.pass(Duration::from_secs(5));
+    assert_eq!(link.solicits(), 1, "and once more, for no router answered");
+    let made = link.made([0xfd00, 1]);
+    assert!(!link.answers(made));
+    link.tell(1800);
+    assert!(link.answers(made));
+    let has = |link: &Link| {
+        let addrs = link.us.device().addresses().unwrap();
+        addrs.iter().any(|a| a.addr == made && a.prefix == 64)
+    };
+    assert!(has(&link));
+    link.pass(Duration::from_secs(30));
+    assert_eq!(link.solicits(), 0, "a router has answered");
+    assert!(link.answers(made));
+    // The prefix is valid for a day.
+    link.pass(Duration::from_secs(86_400));
+    assert!(!link.answers(made));
+    assert!(!has(&link));
+}
+
+#[test]
+fn test_connections_go_through_the_router_while_it_serves() {
+    let (eal, _turn) = eal();
+    let mut link = Link::new(&eal, RouterAdverts::Addresses);
+    link.tell(1800);
+    let events = heddle_verbs::EventQueue::new(None);
+    let end = End::new(&link.us);
+    let far = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), PORT).into();
+    let connect = |link: &mut Link| {
+        let params = heddle_verbs::ConnectParams::new(end.qp.clone());
+        link.us.device().connect(far, params, &events).unwrap();
+        link.settle();
+    };
+    connect(&mut link);
+    let told = neighbor_advert(ROUTER, link.made([0xfe80, 0]), ROUTER, ROUTER_MAC, true);
+    let local = link.made([0xfe80, 0]);
+    link.say(ROUTER, local, &told);
+    let made = link.made([0xfd00, 1]);
+    let syns = |link: &Link| {
+        let to_far =
+            |(ip, _): &&(Ipv6Header, Vec<u8>)| (ip.src, ip.next_header) == (made, ipv6::TCP);
+        link.seen.iter().filter(to_far).count()
+    };
+    assert!(syns(&link) > 0, "by the address that the router told");
+    link.tell(0);
+    let ended = events.poll();
+    assert!(
+        matches!(ended, Some(heddle_verbs::CmEvent::ConnectError { .. })),
+        "no route is left: {ended:?}"
+    );
+}
+
+#[test]
+fn test_port_that_ignores_routers_stays_as_it_is() {
+    let (eal, _turn) = eal();
+    let mut link = Link::new(&eal, RouterAdverts::Ignore);
+    assert_eq!(link.solicits(), 0);
+    link.tell(1800);
+    let made = link.made([0xfd00, 1]);
+    assert!(!link.answers(made));
+}
