@@ -102,7 +102,7 @@ struct Made {
 pub struct Autoconf {
     adverts: RouterAdverts,
     mac: [u8; 6],
-    /// The MTU of the port.
+    /// Bytes of the longest IP packet that the port carries.
     port_mtu: u16,
     fixed: Addressing,
     routers: ArrayVec<Router, MAX_ROUTERS>,

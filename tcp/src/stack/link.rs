@@ -1,4 +1,4 @@
-//! What the stack hears about its links and cannot decide by itself: routers and their prefixes, and
+//! News about the links that the stack cannot decide on by itself: routers and their prefixes, and
 //! other hosts with an address of ours. The owner decides ([`Autoconf`](crate::autoconf::Autoconf)),
 //! for all stacks of a port together.
 
@@ -15,14 +15,14 @@ use crate::SendQueue;
 use crate::wire::icmpv6::{HOP_LIMIT, RouterAdvert, router_solicit};
 use crate::wire::{Ipv6Header, MacAddr, ipv6};
 
-/// What a stack has heard about its links.
+/// News of a stack about its links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkNews {
     /// A router has told about itself and its link.
     Router {
         /// The router's link-local address.
         from: Ipv6Addr,
-        /// What it has told.
+        /// The contents of the message.
         advert: RouterAdvert,
     },
     /// Another host has an address of ours, and told so soon after the stack had asked (RFC 4862

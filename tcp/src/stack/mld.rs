@@ -69,7 +69,7 @@ impl<S: SendQueue + Default> Stack<S> {
         Ok(())
     }
 
-    /// Answers a query.
+    /// Reports the groups that a query asks for.
     pub(super) fn answer_query(&mut self, owed: Owed) {
         let mut groups: Vec<Ipv6Addr> = Vec::new();
         for addr in self.cfg.net.addrs().iter().map(|c| c.addr()) {
