@@ -1,4 +1,4 @@
-//! What routers tell a port: default routes, an MTU, and prefixes of which it makes addresses (RFC
+//! Configuration by routers: default routes, an MTU, and prefixes of which a port makes addresses (RFC
 //! 4861 section 6.3, RFC 4862 section 5.5).
 //!
 //! [`Autoconf`] belongs to the owner of the stacks of a port. The owner passes it the
@@ -20,7 +20,7 @@ use heddle_base::Instant;
 use crate::stack::{Addressing, Cidr, MAX_ADDRS, MAX_ROUTES, Route};
 use crate::wire::icmpv6::{Prefix, RouterAdvert};
 
-/// What a port takes from the advertisements of routers.
+/// The contents of routers' advertisements that count at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RouterAdverts {
     /// Nothing: the port asks no router, and drops what routers tell.
