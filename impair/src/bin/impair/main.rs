@@ -60,8 +60,10 @@ struct Args {
     spin: Span,
 }
 
-/// Frames taken from a device before the other has its turn.
-const BURST: usize = 64;
+/// Frames taken from a device, and frames delivered, before others have their turn. A frame's time
+/// begins when the bridge takes it, and each frame costs the kernel some microseconds: with long
+/// turns, frames would seem to arrive in bursts that the sender did not send.
+const BURST: usize = 8;
 /// The longest frame of a device: an IP packet of 64 KiB behind an Ethernet header.
 const LONGEST: usize = (64 << 10) + 64;
 /// The longest sleep: a signal that comes right before it is seen after this time.
@@ -100,9 +102,11 @@ impl Direction {
         Direction { link, refused: 0, lateness: Lateness::default() }
     }
 
-    /// Hands all frames that are due to the device.
-    fn deliver(&mut self, now: Instant, to: &mut Tap) {
-        while let Some((due, frame)) = self.link.pop(now) {
+    /// Hands the frames that are due to the device. Returns true if there may be more.
+    fn deliver(&mut self, now: impl Fn() -> Instant, to: &mut Tap) -> bool {
+        for _ in 0..BURST {
+            let now = now();
+            let Some((due, frame)) = self.link.pop(now) else { return false };
             let late = now.since(due);
             self.lateness.sum += late;
             self.lateness.most = self.lateness.most.max(late);
@@ -110,6 +114,7 @@ impl Direction {
             self.refused += u64::from(!to.write(&frame));
             self.link.recycle(frame);
         }
+        true
     }
 
     fn to_json(&self) -> Value {
@@ -161,8 +166,8 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes the frames that a host has sent, and delivers those of its direction that are due. Returns
-/// true if the host may have sent more.
+/// Takes frames that a host has sent, and delivers those of its direction that are due. Returns true
+/// if there may be more of either.
 fn pass(
     way: &mut Direction,
     from: &mut Tap,
@@ -170,17 +175,16 @@ fn pass(
     buf: &mut [u8],
     now: impl Fn() -> Instant,
 ) -> io::Result<bool> {
-    let (arrived, mut taken) = (now(), 0);
+    let mut taken = 0;
     while taken < BURST
         && let Some(frame) = from.read(buf)?
     {
         taken += 1;
-        if let Some(answer) = way.link.push(arrived, frame) {
+        if let Some(answer) = way.link.push(now(), frame) {
             way.refused += u64::from(!from.write(&answer));
         }
     }
-    way.deliver(now(), to);
-    Ok(taken == BURST)
+    Ok(way.deliver(now, to) || taken == BURST)
 }
 
 /// Sleeps until a host has sent a frame, or for this time.

@@ -3,14 +3,17 @@
 //! ```text
 //! kernel-peer sink ADDR:PORT
 //! kernel-peer source ADDR:PORT [--connections N] [--seconds T] [--verify]
+//! kernel-peer flood KIND ADDR:PORT --from ADDR:PORT [--rate N] [--seconds T]
 //! ```
 //!
 //! The sink accepts connections of `heddle bench --op write --mpa 1` and of the source, places their
 //! RDMA Writes after it has verified each CRC, and answers their RDMA Reads. The source writes to
 //! this sink, or to the `sink` service of Heddle, in FPDUs that it has prepared once, so that it
-//! does hardly more than `send`. Both print a line of JSON at their end; SIGTERM ends the sink. Exit
-//! status: 0; 1 when a connection failed, which stderr reports; 2 for wrong usage.
+//! does hardly more than `send`. The flood sends forged packets to a server. Each side prints a line
+//! of JSON at its end; SIGTERM ends the sink. Exit status: 0; 1 when a connection failed, which
+//! stderr reports; 2 for wrong usage.
 
+mod flood;
 mod fpdus;
 mod sink;
 mod source;
@@ -39,12 +42,15 @@ enum Side {
     },
     /// Write as fast as TCP takes it, then end the connections with a reset
     Source(source::Plan),
+    /// Send forged packets from addresses of others, by raw sockets (needs root)
+    Flood(flood::Plan),
 }
 
 fn main() -> ExitCode {
     let done = match Args::parse().side {
         Side::Sink { at } => sink::run(at),
         Side::Source(plan) => source::run(&plan),
+        Side::Flood(plan) => flood::run(&plan),
     };
     match done {
         Ok(report) => say(&report),

@@ -13,7 +13,7 @@ use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest};
 use heddle_services::bench::pattern;
 use heddle_types::Stag;
 use serde_json::{Value, json};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::fpdus::{Incoming, Region, append, startup, tagged, wrong};
 
@@ -37,12 +37,15 @@ pub(crate) struct Plan {
     /// How long to send
     #[arg(long, value_name = "T", default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
+    /// The kernel's algorithm of congestion control, such as cubic [default: that of the system]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
     /// Read the memory back at the end, and compare it
     #[arg(long)]
     verify: bool,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(t) if (0.01..=3600.0).contains(&t) => Ok(t),
         _ => Err("expected 0.01 to 3600".into()),
@@ -70,7 +73,13 @@ fn one(plan: &Plan, number: u64) -> Value {
 }
 
 fn send(plan: &Plan, number: u64, local: &mut Option<SocketAddr>) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&plan.to, PATIENCE)?;
+    let socket = Socket::new(Domain::for_address(plan.to), Type::STREAM, None)?;
+    if let Some(name) = &plan.congestion {
+        let set = socket.set_tcp_congestion(name.as_bytes());
+        set.map_err(|e| io::Error::new(e.kind(), format!("congestion control {name}: {e}")))?;
+    }
+    socket.connect_timeout(&plan.to.into(), PATIENCE)?;
+    let mut stream = TcpStream::from(socket);
     *local = Some(stream.local_addr()?);
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,0 +1,114 @@
+"""networks --floods: a connection to Heddle, and new clients, while forged packets come.
+
+The kernel of namespace a is the client and, by raw sockets, also the attacker, who knows the
+addresses and ports of the connection and none of its sequence numbers.
+"""
+
+import json
+import time
+
+from impaired import tables
+from impaired.cells import Wire
+from impaired.hosts import OVERTIME, PAYLOAD, PORT, finish, wait
+from peers.contenders import Failed, Programs
+
+# The packets of a flood take a few per cent of the rate, so a loss of goodput is Heddle's.
+WIRE = Wire("rate=200Mbit/s,queue=256K,delay=500us", "delay=500us")
+FRAMES = 10_000
+KINDS = ["nothing", "syn", "stray", "reset", "inner-syn", "fin", "data", "icmp"]
+NAMES = {"nothing": "nothing", "syn": "SYNs from random addresses",
+         "stray": "ACKs of no connection, from random addresses",
+         "reset": "RSTs of the connection", "inner-syn": "SYNs of the connection",
+         "fin": "FINs of the connection", "data": "data of the connection",
+         "icmp": "ICMP errors about the connection, MTU 552"}
+# A new client is served within this time, or not at all.
+PATIENCE = 20
+
+
+def flooded(hosts, kind, seconds):
+    """Runs one flood. Returns the goodput of the connection in Mb/s, the packets of the flood in a
+    second, and the milliseconds after which a new client was served."""
+    lab, programs = hosts.lab, Programs()
+    attacker = lab.names[0]
+    try:
+        with lab.wire(WIRE):
+            address, server = hosts.sink(programs, "sink", prefix=16)
+            source = hosts.kernel(programs, address, 3 * seconds + OVERTIME, 1, "cubic")
+            client = connected(hosts, source)
+            time.sleep(1)
+            flood = None
+            if kind != "nothing":
+                flood = programs.start(attacker, hosts.peer, "flood", kind, address, "--from",
+                                       client, "--rate", str(FRAMES), "--seconds",
+                                       str(seconds + PATIENCE))
+                time.sleep(0.5)
+            begin, before, _ = hosts.acknowledged(client)
+            time.sleep(seconds)
+            end, after, _ = hosts.acknowledged(client)
+            served = newcomer(hosts, programs, address)
+            if not source.runs():
+                raise Failed(f"the connection ended: {source.written()[1].strip()}")
+            if not server.runs():
+                raise Failed(f"heddle serve ended: {server.written()[1].strip()}")
+            frames = 0
+            if flood:
+                frames = sent(flood)
+            programs.end()
+    finally:
+        programs.end()
+    return (after - before) * PAYLOAD * 8 / 1e6 / (end - begin), frames, served
+
+
+def connected(hosts, source):
+    """Waits for the connection, and returns the client's address and port."""
+    limit = time.monotonic() + OVERTIME
+    while time.monotonic() < limit and source.runs():
+        text = hosts.lab.within(hosts.lab.names[0], "ss", "-tnH", "state", "established", "dport",
+                                f"= :{PORT}")
+        if text.strip():
+            return text.split()[2]
+        time.sleep(0.02)
+    raise Failed(f"kernel-peer: no connection: {source.written()}")
+
+
+def newcomer(hosts, programs, address):
+    """Returns the milliseconds until a new client has written and read back; None if none was
+    served."""
+    begin = time.monotonic()
+    while time.monotonic() < begin + PATIENCE:
+        client = hosts.kernel(programs, address, 0.01, verify=True)
+        if wait(client, begin + PATIENCE - time.monotonic()) and not client.child.returncode:
+            return (time.monotonic() - begin) * 1e3
+        time.sleep(0.05)
+    return None
+
+
+def sent(flood):
+    """Ends the flood by its own end, and returns its packets in a second."""
+    finish(flood, PATIENCE + OVERTIME)
+    said = json.loads(flood.text())
+    return said["packets"] / said["seconds"]
+
+
+def run(args, hosts, results, say):
+    """Returns the number of runs that failed."""
+    failures = 0
+    for _ in range(args.rounds):
+        number = tables.next_round(results, "floods", "nothing")
+        for kind in KINDS:
+            if args.way not in kind:
+                continue
+            try:
+                goodput, frames, served = flooded(hosts, kind, args.seconds)
+            except Failed as why:
+                failures += 1
+                say(f"{kind}: FAILED: {why}")
+                continue
+            if served is None:
+                failures += 1
+            say(f"{kind}: {goodput:.1f} Mb/s, {frames:.0f} frames a second, a new client "
+                f"{'not served' if served is None else f'served after {served:.0f} ms'}")
+            results["floods"].append({"key": kind, "way": NAMES[kind], "round": number,
+                                      "goodput": goodput, "frames": frames, "served": served})
+            tables.save(args.results, results)
+    return failures
