@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,7 @@ use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 use heddle_base::{Random, Seed, Sum};
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use socket2::{Domain, Protocol, Socket, Type};
 
 const TCP: u8 = 6;
@@ -62,7 +65,7 @@ pub(crate) struct Plan {
     /// Packets per second
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = rate())]
     rate: u32,
-    /// How long to send
+    /// How long to send, at most
     #[arg(long, value_name = "T", default_value_t = 2.0, value_parser = crate::source::seconds)]
     seconds: f64,
     /// The seed of addresses and numbers
@@ -79,10 +82,14 @@ pub(crate) fn run(plan: &Plan) -> Result<Value, Box<dyn Error>> {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW)))
         .map_err(|e| format!("no raw socket: {e} (needs root)"))?;
     let to = SocketAddrV4::new(*plan.to.ip(), 0).into();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
     let mut random = Random::new(&Seed::from_u64(plan.seed));
     let (start, time) = (Instant::now(), Duration::from_secs_f64(plan.seconds));
     let (mut sent, mut refused) = (0u64, 0u64);
-    while start.elapsed() < time {
+    while start.elapsed() < time && !stop.load(Ordering::Relaxed) {
         // A packet that is late is sent late: the rate is that of the whole time.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
         let due = (start.elapsed().as_secs_f64() * f64::from(plan.rate)) as u64;
