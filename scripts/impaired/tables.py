@@ -37,7 +37,7 @@ def row(cells):
 
 
 def head(names):
-    return [row(names), row(["---"] * len(names))]
+    return [row(names), "|---" * len(names) + "|"]
 
 
 def number(value):
@@ -113,7 +113,7 @@ def of_floods(results):
     runs = results["floods"]
     if not runs:
         return []
-    lines = head(["Flood", "Frames a second", "Goodput, Mb/s", "Of that without",
+    lines = head(["Flood", "Frames a second", "Goodput, Mb/s", "Beside no flood",
                   "A new client is served after, ms"])
     base = by_round(runs, "nothing")
     for way in dict.fromkeys(r["way"] for r in runs):
