@@ -9,7 +9,7 @@ use heddle_types::WorkerId;
 
 use super::Control;
 
-/// What each port has heard of routers.
+/// The ports' addresses and routes, with those that routers tell.
 #[derive(Debug, Default)]
 pub(crate) struct Routers(Vec<Autoconf>);
 
