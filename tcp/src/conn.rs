@@ -43,7 +43,7 @@ mod tests;
 mod timers;
 mod tlp;
 
-pub use config::{ConnConfig, Keepalive, Patience};
+pub use config::{Congestion, ConnConfig, Keepalive, Patience};
 pub use event::ConnEvent;
 pub use progress::Hindrance;
 pub use state::State;
@@ -54,7 +54,7 @@ use core::time::Duration;
 
 use crate::{SackBlocks, SeqNumber};
 use config::Settings;
-use congestion::NewReno;
+use congestion::Window;
 use event::Events;
 use heddle_base::{Fetch, Instant, StreamPos};
 use progress::Progress;
@@ -167,7 +167,7 @@ struct Hot {
     /// Expiry of FIN-WAIT-2 or TIME-WAIT. Before these states: the instant at which the connection
     /// next checks whether the peer is alive, or whether a bounded close makes progress.
     wait_at: Instant,
-    cc: NewReno,
+    cc: Window,
 
     ts_offset: u32,
     /// Expiries of the retransmission timer since the last progress.
@@ -199,7 +199,7 @@ impl Hot {
 const LINE: usize = 64;
 
 // The bytes that a segment of data touches, and those that all segments touch.
-const _: () = assert!(offset_of!(Hot, cc) + NewReno::OPEN <= 5 * LINE / 2);
+const _: () = assert!(offset_of!(Hot, cc) + Window::OPEN <= 5 * LINE / 2);
 const _: () = assert!(Connection::HOT <= 13 * LINE / 2);
 
 /// The fields that only openings, losses, timers and closings touch.

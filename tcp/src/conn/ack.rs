@@ -63,7 +63,10 @@ impl Connection {
         self.hot.timeouts = 0;
         self.measure(now, echo, una, flight);
         self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
-        if self.hot.cc.on_ack(una, una - before, flight) {
+        if self.hot.cc.may_watch(&self.rto) {
+            self.watch_slow_start(now, echo);
+        }
+        if self.hot.cc.on_ack(now, una, una - before, flight, &self.rto) {
             self.hot.pending.set(Pending::RETRANSMIT);
         }
         if una == self.hot.snd_max {
@@ -72,6 +75,13 @@ impl Connection {
             self.arm_after_sending(now);
         }
         self.acked_from(now, before)
+    }
+
+    /// Looks whether round trips have become so much longer that the first slow start should end.
+    #[cold]
+    fn watch_slow_start(&mut self, now: Instant, echo: Option<Timestamps>) {
+        let rtt = self.echoed_rtt_of_first(now, echo);
+        self.hot.cc.watch(self.hot.snd_una, self.hot.snd_max, rtt, &self.rto);
     }
 
     /// Returns the newly acknowledged position of the stream after `snd_una` moved on from
@@ -110,6 +120,13 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Returns the round trip that the echoed timestamp shows, while nothing was sent twice.
+    fn echoed_rtt_of_first(&self, now: Instant, echo: Option<Timestamps>) -> Option<Duration> {
+        let ts = echo.filter(|_| self.hot.ts_ok)?;
+        let ms = self.ts_clock(now).wrapping_sub(ts.ecr);
+        Some(Duration::from_millis(u64::from(ms)))
     }
 
     /// Returns the round trip of the last retransmission, by the timestamp that the peer echoes.

@@ -27,6 +27,8 @@ pub struct ConnConfig {
     /// True to offer (and accept) selective acknowledgment (RFC 2018), and with it RACK-TLP (RFC
     /// 8985).
     pub sack: bool,
+    /// The algorithm that sizes the congestion window.
+    pub congestion: Congestion,
     /// The longest time for which the connection holds an ACK back; values above 500 ms count as
     /// 500 ms. Zero: never hold an ACK back. Where two ACKs in a row have waited in vain for data to
     /// go with, the connection holds back none until data go out within this time again.
@@ -80,6 +82,16 @@ pub struct ConnConfig {
     /// section 7), including the challenge ACKs for old timestamps, and SYN-ACKs for a repeated
     /// SYN.
     pub challenge_acks: u32,
+}
+
+/// The algorithm that sizes the congestion window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// CUBIC (RFC 9438), with HyStart++ (RFC 9406) in the first slow start.
+    #[default]
+    Cubic,
+    /// Reno (RFC 5681, RFC 6582).
+    NewReno,
 }
 
 /// Limits on how long a peer may keep a connection from making progress. The fields of
@@ -147,6 +159,7 @@ impl Default for ConnConfig {
             timestamps: true,
             window_scaling: true,
             sack: true,
+            congestion: Congestion::Cubic,
             // Round trips in a machine room take tens of microseconds. An ACK that we hold back
             // must not look like a loss to a peer with our own settings: our delay is half of the
             // least delay that a connection ever allows a peer, and well below the timeout.

@@ -1,15 +1,34 @@
-//! Congestion control: Reno (RFC 5681, RFC 6928). Duplicate ACKs detect and repair loss (NewReno,
-//! RFC 6582, RFC 3042). With SACK, `rack` does so, and the window follows proportional rate
-//! reduction (RFC 6937).
+//! Congestion control: the window, its recovery, and the algorithms that decide how it grows and how
+//! far it falls.
+//!
+//! The part that all algorithms share is Reno's (RFC 5681, RFC 6928): slow start, limited transmit,
+//! recovery. Duplicate ACKs detect and repair loss (NewReno, RFC 6582, RFC 3042). With SACK, `rack`
+//! does so, and the window follows proportional rate reduction (RFC 6937). The algorithms are in
+//! modules of their own and are asked only where they differ from Reno:
+//!
+//! | algorithm | grows in congestion avoidance | falls at a loss to | ends slow start early |
+//! |---|---|---|---|
+//! | NewReno | by a segment per round trip | half of the outstanding bytes | |
+//! | [`cubic`] | by a cubic function of time | 0.7 of them | by round trips ([`hystart`]) |
 //!
 //! The connection reports acknowledgments, timeouts and sends to this module, in bytes and stream
 //! positions, and obeys two answers: how many bytes may be outstanding, and whether to send the
-//! oldest unacknowledged segment again. This module knows no segments and no timers, so another
-//! algorithm can replace it.
+//! oldest unacknowledged segment again. This module knows no segments and no timers.
+//!
+//! A connection that has lost nothing has the few fields of [`Window`] alone. The first loss, or the
+//! first long round trip in slow start, allocates the rest ([`More`]).
+
+mod cubic;
+mod hystart;
 
 use core::mem::offset_of;
+use core::time::Duration;
 
-use heddle_base::StreamPos;
+use super::config::Congestion;
+use super::rto::Rto;
+use cubic::Cubic;
+use heddle_base::{Instant, StreamPos};
+use hystart::SlowStart;
 
 /// A window this large is never the bottleneck: the largest window TCP can advertise.
 const CWND_MAX: u32 = 1 << 30;
@@ -23,10 +42,11 @@ const DUP_THRESHOLD: u32 = 3;
 /// the window doubling, and bounds the burst that a stretch of lost ACKs can release at once.
 const ABC_LIMIT: u32 = 64;
 
-/// NewReno's variables. Windows are in bytes. The first are those of a connection without loss.
-#[derive(Clone, Copy, Debug)]
+/// The congestion window. Windows are in bytes. The first fields are those of a connection without
+/// loss.
+#[derive(Clone, Debug)]
 #[repr(C)]
-pub(super) struct NewReno {
+pub(super) struct Window {
     /// Duplicate ACKs in a row. The connection does not count them while they do not prove a loss.
     dup_acks: u32,
     cwnd: u32,
@@ -36,23 +56,63 @@ pub(super) struct NewReno {
     acked: u32,
     /// Bytes sent beyond cwnd by limited transmit since the first of the duplicate ACKs.
     limited: u32,
-    recovering: bool,
-    /// For a recovery with SACK: prr_delivered, prr_out and RecoverFS of RFC 6937.
-    prr_delivered: u64,
-    prr_out: u64,
-    prr_flight: u64,
     /// The position that the peer must acknowledge before recovery ends, and before duplicate ACKs
     /// count again.
     recover: StreamPos,
+    more: Option<Box<More>>,
+    algorithm: Congestion,
+    recovering: bool,
 }
 
-impl NewReno {
-    /// Bytes, from the first on, that a segment without an acknowledgment touches.
-    pub(super) const OPEN: usize = offset_of!(NewReno, ssthresh);
+/// The part of the state that a connection needs from its first loss, or its first long round trip,
+/// on.
+#[derive(Clone, Debug)]
+struct More {
+    law: Law,
+    prr: Reduction,
+    /// The values before the last reduction, to be restored if the reduction was a mistake.
+    saved: Option<Saved>,
+    /// The watch over round trips in the first slow start.
+    slow_start: Option<SlowStart>,
+}
 
-    pub(super) fn new(mss: u32) -> NewReno {
+/// The state of the algorithm.
+#[derive(Clone, Copy, Debug)]
+enum Law {
+    NewReno,
+    Cubic(Cubic),
+}
+
+/// The state of proportional rate reduction, for a recovery with SACK: prr_delivered, prr_out and
+/// RecoverFS of RFC 6937.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reduction {
+    delivered: u64,
+    out: u64,
+    flight: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Saved {
+    cwnd: u32,
+    ssthresh: u32,
+    law: Law,
+}
+
+/// A reason to reduce the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Loss,
+    Timeout,
+}
+
+impl Window {
+    /// Bytes, from the first on, that a segment without an acknowledgment touches.
+    pub(super) const OPEN: usize = offset_of!(Window, ssthresh);
+
+    pub(super) fn new(mss: u32, algorithm: Congestion) -> Window {
         let mss = mss.max(1);
-        NewReno {
+        Window {
             cwnd: initial_window(mss),
             ssthresh: u32::MAX,
             mss,
@@ -60,11 +120,15 @@ impl NewReno {
             dup_acks: 0,
             limited: 0,
             recovering: false,
-            prr_delivered: 0,
-            prr_out: 0,
-            prr_flight: 1,
+            algorithm,
             recover: StreamPos::START,
+            more: None,
         }
+    }
+
+    /// Returns the same window at its start, for segments of `mss` bytes.
+    pub(super) fn restarted(&self, mss: u32) -> Window {
+        Window::new(mss, self.algorithm)
     }
 
     pub(super) fn cwnd(&self) -> u32 {
@@ -97,6 +161,10 @@ impl NewReno {
         let mss = mss.max(1);
         let scaled = u64::from(self.cwnd) * u64::from(mss) / u64::from(self.mss);
         self.cwnd = clamp(scaled).clamp(mss, CWND_MAX);
+        let before = self.mss;
+        if let Some(Law::Cubic(c)) = self.law_mut() {
+            c.set_mss(before, mss);
+        }
         self.mss = mss;
     }
 
@@ -109,7 +177,7 @@ impl NewReno {
     /// Records that `len` bytes of new data were sent; `flight` bytes are outstanding now.
     pub(super) fn on_sent(&mut self, len: u32, flight: u64) {
         if self.recovering {
-            self.prr_out += u64::from(len);
+            self.on_retransmit(len);
         } else if self.dup_acks != 0 && flight > u64::from(self.cwnd) {
             self.limited = self.limited.saturating_add(len);
         }
@@ -118,7 +186,15 @@ impl NewReno {
     /// Records that the peer acknowledged the oldest `acked` of `flight` outstanding bytes, up to
     /// `una`. Returns true if the segment at `una` is lost too and the connection must send it
     /// again (a partial acknowledgment).
-    pub(super) fn on_ack(&mut self, una: StreamPos, acked: u64, flight: u64) -> bool {
+    #[inline]
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        una: StreamPos,
+        acked: u64,
+        flight: u64,
+        rto: &Rto,
+    ) -> bool {
         let left = flight.saturating_sub(acked);
         if self.recovering {
             if una < self.recover {
@@ -140,6 +216,9 @@ impl NewReno {
         self.limited = 0;
         // A window that the sender did not use says nothing about the path (RFC 7661 in spirit).
         if flight.saturating_mul(2) < u64::from(self.cwnd) {
+            if self.more.is_some() {
+                self.pause(now);
+            }
             return false;
         }
         if self.cwnd < self.ssthresh {
@@ -147,15 +226,97 @@ impl NewReno {
             // little about the bytes that left the network since: L = 1 there (RFC 3465 section
             // 2.3).
             let limit = if una < self.recover { 1 } else { ABC_LIMIT };
-            self.grow(clamp(acked).min(self.mss.saturating_mul(limit)));
+            let by = clamp(acked).min(self.mss.saturating_mul(limit));
+            self.grow(self.slow_start().map_or(by, |s| s.growth(by)));
         } else {
-            self.acked = self.acked.saturating_add(clamp(acked));
-            if self.acked >= self.cwnd {
-                self.acked -= self.cwnd;
-                self.grow(self.mss);
-            }
+            self.avoid(now, clamp(acked), rto);
         }
         false
+    }
+
+    /// Grows the window in congestion avoidance.
+    #[inline(never)]
+    fn avoid(&mut self, now: Instant, acked: u32, rto: &Rto) {
+        let (cwnd, mss, mut count) = (self.cwnd, self.mss, self.acked);
+        if self.algorithm == Congestion::Cubic
+            && let Law::Cubic(c) = &mut self.more().law
+        {
+            let cwnd = c.on_ack(now, acked, &mut count, cwnd, mss, rto.srtt());
+            self.acked = count;
+            self.cwnd = cwnd.clamp(self.cwnd, CWND_MAX);
+            return;
+        }
+        self.acked = self.acked.saturating_add(acked);
+        if self.acked >= self.cwnd {
+            self.acked -= self.cwnd;
+            self.grow(self.mss);
+        }
+    }
+
+    /// Records that the sender did not use the window until `now`.
+    #[cold]
+    fn pause(&mut self, now: Instant) {
+        if let Some(Law::Cubic(c)) = self.law_mut() {
+            c.pause(now);
+        }
+    }
+
+    /// Returns true if round trips may end the first slow start: the algorithm watches them, and
+    /// they are long enough (see [`hystart`]).
+    #[inline]
+    pub(super) fn may_watch(&self, rto: &Rto) -> bool {
+        self.ssthresh == u32::MAX && rto.is_long()
+    }
+
+    /// Watches the first slow start, at an acknowledgment of `una` while `max` was sent; `rtt` is
+    /// the round trip that the acknowledgment shows, if it shows any.
+    #[cold]
+    pub(super) fn watch(
+        &mut self,
+        una: StreamPos,
+        max: StreamPos,
+        rtt: Option<Duration>,
+        rto: &Rto,
+    ) {
+        if self.algorithm != Congestion::Cubic {
+            return;
+        }
+        let least = rto.min_rtt();
+        let watch = self.more().slow_start.get_or_insert_with(|| SlowStart::new(least, max));
+        if watch.is_over(una, max, rtt) {
+            self.ssthresh = self.cwnd;
+            self.acked = 0;
+            let cwnd = self.cwnd;
+            let more = self.more();
+            more.slow_start = None;
+            if let Law::Cubic(c) = &mut more.law {
+                c.slow_start_over(cwnd);
+            }
+        }
+    }
+
+    fn slow_start(&self) -> Option<&SlowStart> {
+        self.more.as_ref()?.slow_start.as_ref()
+    }
+
+    fn law_mut(&mut self) -> Option<&mut Law> {
+        self.more.as_mut().map(|m| &mut m.law)
+    }
+
+    #[cold]
+    fn more(&mut self) -> &mut More {
+        let algorithm = self.algorithm;
+        self.more.get_or_insert_with(|| {
+            Box::new(More {
+                law: match algorithm {
+                    Congestion::NewReno => Law::NewReno,
+                    Congestion::Cubic => Law::Cubic(Cubic::default()),
+                },
+                prr: Reduction::default(),
+                saved: None,
+                slow_start: None,
+            })
+        })
     }
 
     /// Handles a duplicate ACK of `una` while `[una, max)` is outstanding. Returns true if this ACK
@@ -177,7 +338,7 @@ impl NewReno {
             return false;
         }
         let flight = (max - una).saturating_sub(u64::from(self.limited));
-        self.reduce(flight);
+        self.reduce(flight, Event::Loss);
         self.cwnd = self.ssthresh.saturating_add(self.mss.saturating_mul(3)).min(CWND_MAX);
         self.recovering = true;
         self.recover = max;
@@ -189,7 +350,7 @@ impl NewReno {
     /// if the timer already made the connection send the oldest segment again.
     pub(super) fn on_timeout(&mut self, una: StreamPos, max: StreamPos, first: bool) {
         if first {
-            self.reduce(max - una);
+            self.reduce(max - una, Event::Timeout);
         }
         self.cwnd = self.mss;
         self.acked = 0;
@@ -206,36 +367,37 @@ impl NewReno {
     pub(super) fn start_recovery(&mut self, flight: u64) {
         // Limited transmit sent the bytes beyond cwnd, and they do not count in ssthresh (RFC 5681
         // section 3.2, step 2).
-        self.reduce(flight.min(u64::from(self.cwnd)));
+        self.reduce(flight.min(u64::from(self.cwnd)), Event::Loss);
         self.recovering = true;
-        self.prr_delivered = 0;
-        self.prr_out = 0;
-        self.prr_flight = flight.max(1);
+        self.more().prr = Reduction { delivered: 0, out: 0, flight: flight.max(1) };
     }
 
     /// Sets the window in a recovery with SACK after `delivered` bytes arrived and while `pipe`
     /// bytes are left in the network: RFC 6937 section 3, with the slow start reduction bound.
     pub(super) fn on_delivered(&mut self, delivered: u64, pipe: u64) {
-        self.prr_delivered += delivered;
         let (ssthresh, mss) = (u64::from(self.ssthresh), u64::from(self.mss));
+        let prr = &mut self.more().prr;
+        prr.delivered += delivered;
         let mut send = if pipe > ssthresh {
-            let due = u128::from(self.prr_delivered) * u128::from(ssthresh);
-            let due = due.div_ceil(u128::from(self.prr_flight));
-            u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.prr_out)
+            let due = u128::from(prr.delivered) * u128::from(ssthresh);
+            let due = due.div_ceil(u128::from(prr.flight.max(1)));
+            u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(prr.out)
         } else {
-            let limit = self.prr_delivered.saturating_sub(self.prr_out).max(delivered) + mss;
+            let limit = prr.delivered.saturating_sub(prr.out).max(delivered) + mss;
             (ssthresh - pipe).min(limit)
         };
-        if self.prr_out == 0 {
+        if prr.out == 0 {
             // The connection sends the first retransmission however much is outstanding.
             send = send.max(mss);
         }
         self.cwnd = clamp(pipe + send).clamp(self.mss, CWND_MAX);
     }
 
-    /// Records that `len` bytes were sent again in a recovery with SACK.
+    /// Records that `len` bytes were sent in a recovery with SACK, for the first time or again.
     pub(super) fn on_retransmit(&mut self, len: u32) {
-        self.prr_out += u64::from(len);
+        if let Some(more) = &mut self.more {
+            more.prr.out += u64::from(len);
+        }
     }
 
     /// Ends a recovery with SACK.
@@ -247,17 +409,32 @@ impl NewReno {
 
     /// Reduces the window for a loss that was repaired before the connection noticed it.
     pub(super) fn reduce_once(&mut self) {
-        self.reduce(u64::from(self.cwnd));
+        self.reduce(u64::from(self.cwnd), Event::Loss);
         self.cwnd = self.ssthresh.min(self.cwnd);
         self.acked = 0;
     }
 
-    /// Undoes a reduction from `cwnd` and `ssthresh` that was a mistake.
-    pub(super) fn undo(&mut self, cwnd: u32, ssthresh: u32) {
+    /// Saves the window before a reduction that may turn out to be a mistake. With `again`, the
+    /// values of an earlier reduction that may be a mistake too stay saved.
+    pub(super) fn save(&mut self, again: bool) {
+        let (cwnd, ssthresh) = (self.cwnd, self.ssthresh);
+        let more = self.more();
+        if !again || more.saved.is_none() {
+            more.saved = Some(Saved { cwnd, ssthresh, law: more.law });
+        }
+    }
+
+    /// Undoes a reduction that was a mistake (RFC 9438 section 4.9.2).
+    pub(super) fn undo(&mut self) {
         self.recovering = false;
-        self.cwnd = self.cwnd.max(cwnd);
-        self.ssthresh = self.ssthresh.max(ssthresh);
         self.recover = StreamPos::START;
+        let Some(more) = &mut self.more else { return };
+        let Some(saved) = more.saved.take() else { return };
+        if self.cwnd < saved.cwnd {
+            more.law = saved.law;
+        }
+        self.cwnd = self.cwnd.max(saved.cwnd);
+        self.ssthresh = self.ssthresh.max(saved.ssthresh);
     }
 
     /// Restarts with the initial window: the connection sent nothing for so long that the window
@@ -265,11 +442,22 @@ impl NewReno {
     pub(super) fn on_idle(&mut self) {
         self.cwnd = self.cwnd.min(initial_window(self.mss));
         self.acked = 0;
+        if let Some(Law::Cubic(c)) = self.law_mut() {
+            c.end_epoch();
+        }
     }
 
-    /// Sets ssthresh by equation (4) of RFC 5681.
-    fn reduce(&mut self, flight: u64) {
-        self.ssthresh = clamp(flight / 2).max(self.mss.saturating_mul(2));
+    /// Sets ssthresh at a loss while `flight` bytes count as outstanding: by equation (4) of RFC
+    /// 5681, or as the algorithm demands.
+    fn reduce(&mut self, flight: u64, event: Event) {
+        let cwnd = self.cwnd;
+        let more = self.more();
+        more.slow_start = None;
+        let left = match &mut more.law {
+            Law::NewReno => flight / 2,
+            Law::Cubic(c) => c.on_loss(cwnd, flight, event == Event::Timeout),
+        };
+        self.ssthresh = clamp(left).max(self.mss.saturating_mul(2));
     }
 
     fn grow(&mut self, by: u32) {
@@ -286,3 +474,6 @@ fn initial_window(mss: u32) -> u32 {
 fn clamp(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

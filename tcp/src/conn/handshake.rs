@@ -1,7 +1,7 @@
 //! Opening: active, passive and simultaneous, and the options that the SYNs negotiate.
 
 use super::config::{MAX_DELAYED_ACK, MIN_MSS, Settings, nanos};
-use super::congestion::NewReno;
+use super::congestion::Window;
 use super::event::Events;
 use super::rack::{Rack, Timer};
 use super::ranges::Ranges;
@@ -111,7 +111,7 @@ impl Connection {
                 snd_wl1: SeqNumber(0),
                 snd_wl2: SeqNumber(0),
                 emss: u32::from(mss.min(cfg.default_peer_mss.max(MIN_MSS))),
-                cc: NewReno::new(u32::from(mss)),
+                cc: Window::new(u32::from(mss), cfg.congestion),
                 out_of_pipe: 0,
                 last_start: StreamPos::START,
                 burst_at: NEVER,
@@ -174,7 +174,7 @@ impl Connection {
         let mss = syn.mss.unwrap_or(set.default_peer_mss).max(MIN_MSS).min(hot.mss);
         let options = if hot.ts_ok { TIMESTAMPS_LEN } else { 0 };
         hot.emss = u32::from(mss - options);
-        hot.cc = NewReno::new(hot.emss);
+        hot.cc = hot.cc.restarted(hot.emss);
         hot.snd_wnd = u32::from(syn.window);
         hot.max_wnd = hot.snd_wnd;
         hot.snd_wl1 = syn.seq;

@@ -87,11 +87,9 @@ pub(super) enum Timer {
     Tail,
 }
 
-/// The values to restore if a reduction of the congestion window was a mistake.
+/// The evidence by which a reduction of the congestion window may turn out to be a mistake.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Episode {
-    cwnd: u32,
-    ssthresh: u32,
     /// Bytes sent again in this episode.
     pub(super) retransmitted: u64,
     /// Retransmitted bytes that the peer reported as duplicates.
@@ -165,12 +163,10 @@ impl Connection {
     /// Saves the congestion window before a reduction, caused by a timeout at `timeout_ts` or else
     /// by a recovery.
     pub(super) fn start_episode(&mut self, timeout_ts: Option<u32>) {
-        let (cwnd, ssthresh) = (self.hot.cc.cwnd(), self.hot.cc.ssthresh());
         // Undoing a timeout in the middle of a recovery undoes the recovery too.
         let before = self.cold.rack.episode.filter(|_| self.cold.rack.phase != Phase::Open);
+        self.hot.cc.save(before.is_some());
         self.cold.rack.episode = Some(Episode {
-            cwnd: before.map_or(cwnd, |e| e.cwnd),
-            ssthresh: before.map_or(ssthresh, |e| e.ssthresh),
             retransmitted: before.map_or(0, |e| e.retransmitted),
             needless: before.map_or(0, |e| e.needless),
             timeout_ts,
@@ -211,9 +207,11 @@ impl Connection {
 
     /// Undoes a reduction of the congestion window that was a mistake.
     fn undo(&mut self, now: Instant) {
-        let Some(e) = self.cold.rack.episode.take() else { return };
+        if self.cold.rack.episode.take().is_none() {
+            return;
+        }
         self.cold.counters.recoveries_undone += 1;
-        self.hot.cc.undo(e.cwnd, e.ssthresh);
+        self.hot.cc.undo();
         if self.cold.rack.phase != Phase::Open {
             self.cold.rack.phase = Phase::Open;
             self.cold.board.lose_nothing(self.hot.snd_una, now);

@@ -207,7 +207,7 @@ impl Connection {
             // Reports alone do not open the window: RFC 3042 section 2 lets them send new segments
             // with cwnd unchanged. The bytes count once they are acknowledged.
             _ if arrived.acked > 0 => {
-                self.hot.cc.on_ack(una, arrived.acked, flight);
+                self.hot.cc.on_ack(now, una, arrived.acked, flight, &self.rto);
             }
             _ => {}
         }

@@ -16,6 +16,10 @@ const NONE: u64 = u64::MAX;
 /// short pause of a peer's thread is no loss.
 const TAIL_MIN_NS: u64 = 200_000;
 
+/// A long round trip: the least by which round trips must grow before slow start ends without a loss
+/// (RFC 9406 section 4.3, MIN_RTT_THRESH).
+const LONG_NS: u64 = 4_000_000;
+
 /// Round-trip estimator and timeout. The caller takes care of Karn's rule: it gives no sample that
 /// might belong to another transmission of the same bytes.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +176,13 @@ impl Rto {
     pub(super) fn probe_interval(&self, times: u8) -> Duration {
         let doubled = self.base.saturating_mul(1u64.checked_shl(u32::from(times)).unwrap_or(0));
         Duration::from_nanos(if doubled == 0 { self.max() } else { doubled.min(self.max()) })
+    }
+
+    /// Returns true if the smoothed round trip is long enough for a queue in it to show
+    /// ([`LONG_NS`]).
+    #[inline]
+    pub(super) fn is_long(&self) -> bool {
+        self.srtt >= LONG_NS && self.srtt != NONE
     }
 
     pub(super) fn srtt(&self) -> Option<Duration> {

@@ -26,8 +26,8 @@ mod windows;
 
 use super::ranges;
 use crate::{
-    ByteQueue, ConnConfig, ConnEvent, Connection, Flags, Payload, SackBlock, SackBlocks, Segment,
-    SegmentOutcome, SendQueue, SeqNumber, State, Timestamps, TxSegment,
+    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Flags, Payload, SackBlock,
+    SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber, State, Timestamps, TxSegment,
 };
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -58,6 +58,8 @@ fn plain() -> ConnConfig {
         delayed_ack: 40 * MS,
         fin_wait_2: 150_000 * MS,
         time_wait: 1000 * MS,
+        // The scripts follow the numbers of RFC 5681.
+        congestion: Congestion::NewReno,
         ..ethernet()
     }
 }
