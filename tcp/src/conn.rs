@@ -15,7 +15,7 @@
 //!   4 snd_una + min(snd_wnd, congestion window)              left
 //! ```
 //!
-//! This module does not implement ECN, urgent data (it ignores the pointer and delivers the bytes
+//! This module does not implement urgent data (it ignores the pointer and delivers the bytes
 //! like others) or Nagle's algorithm (it sends a record as soon as the windows allow).
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
@@ -24,6 +24,7 @@ mod challenge;
 mod config;
 mod congestion;
 mod control;
+mod ecn;
 mod event;
 mod handshake;
 mod progress;
@@ -43,7 +44,7 @@ mod tests;
 mod timers;
 mod tlp;
 
-pub use config::{Congestion, ConnConfig, Keepalive, Patience};
+pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Patience};
 pub use event::ConnEvent;
 pub use progress::Hindrance;
 pub use state::State;
@@ -52,9 +53,10 @@ pub use stats::{ConnCounters, ConnStats};
 use core::mem::offset_of;
 use core::time::Duration;
 
-use crate::{SackBlocks, SeqNumber};
+use crate::{Flags, SackBlocks, SeqNumber};
 use config::Settings;
 use congestion::Window;
+use ecn::{Echoes, EcnState};
 use event::Events;
 use heddle_base::{Fetch, Instant, StreamPos};
 use progress::Progress;
@@ -149,6 +151,10 @@ struct Hot {
     timer: Timer,
     /// Without SACK: ACKs to send for segments that came ahead of a gap.
     dup_acks_owed: u8,
+    /// The state of ECN.
+    ecn: EcnState,
+    /// ECE while our ACKs echo a mark of congestion, else no flag.
+    echo: Flags,
 
     rcv_nxt: StreamPos,
     rcv_adv: StreamPos,
@@ -217,6 +223,8 @@ struct Cold {
     /// the option.
     sack_in: Option<Box<SackBlocks>>,
     board: Scoreboard,
+    /// With DCTCP: the acknowledgments to send for bytes that came before the marks changed.
+    echoes: Option<Box<Echoes>>,
     rack: Rack,
     /// Timestamp clock at the last transmission of bytes that had been sent before.
     retransmit_ts: u32,
@@ -260,10 +268,12 @@ impl Pending {
     const TAIL: Pending = Pending(128);
     /// A keepalive probe of a silent peer.
     const KEEPALIVE: Pending = Pending(256);
+    /// An acknowledgment of bytes that came before the marks of congestion changed.
+    const ECHO: Pending = Pending(512);
     /// The bits of segments that send data or a FIN.
     const DATA: Pending = Pending(2 | 4 | 64 | 128);
     /// The bits of segments that go before data.
-    const CONTROL: Pending = Pending(8 | 16 | 32 | 256);
+    const CONTROL: Pending = Pending(8 | 16 | 32 | 256 | 512);
 
     const fn any(self, of: Pending) -> bool {
         self.0 & of.0 != 0

@@ -29,8 +29,8 @@ mod stack;
 pub mod wire;
 
 pub use conn::{
-    Congestion, ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Hindrance, Keepalive,
-    Patience, State,
+    Congestion, ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Ecn, Hindrance,
+    Keepalive, Patience, State,
 };
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{

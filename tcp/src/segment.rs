@@ -53,6 +53,10 @@ impl Flags {
     pub const ACK: Flags = Flags(0x10);
     /// The urgent pointer is significant.
     pub const URG: Flags = Flags(0x20);
+    /// ECN-Echo: a packet arrived with the mark of congestion (RFC 3168 section 6.1).
+    pub const ECE: Flags = Flags(0x40);
+    /// The sender has reduced its congestion window.
+    pub const CWR: Flags = Flags(0x80);
 
     /// Returns true if all bits of `other` are set.
     pub const fn has(self, other: Flags) -> bool {
@@ -148,6 +152,8 @@ pub struct Segment {
     pub len: u32,
     /// MSS option, on a SYN.
     pub mss: Option<u16>,
+    /// True if the packet came with the codepoint CE, Congestion Experienced (RFC 3168 section 5).
+    pub ce: bool,
     /// Window scale option, on a SYN (not yet limited to 14).
     pub window_scale: Option<u8>,
     /// SACK-permitted option, on a SYN.
@@ -208,4 +214,7 @@ pub struct TxSegment {
     pub len: u32,
     /// True if the segment carries any byte that was sent before.
     pub retransmit: bool,
+    /// True if the packet has the codepoint ECT(0): routers may mark it instead of dropping it (RFC
+    /// 3168 section 5).
+    pub ect: bool,
 }

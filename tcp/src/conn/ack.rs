@@ -38,6 +38,7 @@ impl Connection {
             self.cold.counters.dup_acks += 1;
             if self.hot.cc.on_dup_ack(self.hot.snd_una, self.hot.snd_max) {
                 self.cold.counters.fast_retransmits += 1;
+                self.hot.ecn.window_reduced();
                 self.hot.pending.set(Pending::RETRANSMIT);
             }
         } else if advance == 0 {
@@ -66,7 +67,7 @@ impl Connection {
         if self.hot.cc.may_watch(&self.rto) {
             self.watch_slow_start(now, echo);
         }
-        if self.hot.cc.on_ack(now, una, una - before, flight, &self.rto) {
+        if self.hot.cc.on_ack(now, una, self.hot.snd_max, una - before, flight, &self.rto) {
             self.hot.pending.set(Pending::RETRANSMIT);
         }
         if una == self.hot.snd_max {

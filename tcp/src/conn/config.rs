@@ -29,6 +29,9 @@ pub struct ConnConfig {
     pub sack: bool,
     /// The algorithm that sizes the congestion window.
     pub congestion: Congestion,
+    /// Whether the connection uses Explicit Congestion Notification. DCTCP requests it unless it is
+    /// off.
+    pub ecn: Ecn,
     /// The longest time for which the connection holds an ACK back; values above 500 ms count as
     /// 500 ms. Zero: never hold an ACK back. Where two ACKs in a row have waited in vain for data to
     /// go with, the connection holds back none until data go out within this time again.
@@ -92,6 +95,21 @@ pub enum Congestion {
     Cubic,
     /// Reno (RFC 5681, RFC 6582).
     NewReno,
+    /// DCTCP (RFC 8257), for networks whose switches mark packets early, and peers that run DCTCP
+    /// too. Without ECN the connection behaves like Reno.
+    Dctcp,
+}
+
+/// Whether a connection uses Explicit Congestion Notification (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Never.
+    Off,
+    /// Where the peer opens the connection and asks for it.
+    #[default]
+    Accept,
+    /// Where the peer accepts or asks for it: our SYN asks.
+    Request,
 }
 
 /// Limits on how long a peer may keep a connection from making progress. The fields of
@@ -160,6 +178,7 @@ impl Default for ConnConfig {
             window_scaling: true,
             sack: true,
             congestion: Congestion::Cubic,
+            ecn: Ecn::Accept,
             // Round trips in a machine room take tens of microseconds. An ACK that we hold back
             // must not look like a loss to a peer with our own settings: our delay is half of the
             // least delay that a connection ever allows a peer, and well below the timeout.
@@ -196,6 +215,7 @@ pub(super) struct Settings {
     pub(super) timestamps: bool,
     pub(super) window_scaling: bool,
     pub(super) sack: bool,
+    pub(super) ecn: Ecn,
     pub(super) syn_retries: u8,
     pub(super) syn_ack_retries: u8,
     /// 0: the connection sends no keepalives.
@@ -221,6 +241,10 @@ impl Settings {
             timestamps: cfg.timestamps,
             window_scaling: cfg.window_scaling,
             sack: cfg.sack,
+            ecn: match (cfg.congestion, cfg.ecn) {
+                (Congestion::Dctcp, Ecn::Accept) => Ecn::Request,
+                (_, ecn) => ecn,
+            },
             syn_retries: u8::try_from(cfg.syn_retries).unwrap_or(u8::MAX),
             syn_ack_retries: u8::try_from(cfg.syn_ack_retries).unwrap_or(u8::MAX),
             challenge_acks: u16::try_from(cfg.challenge_acks).unwrap_or(u16::MAX),

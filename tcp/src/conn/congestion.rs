@@ -9,6 +9,7 @@
 //! | algorithm | grows in congestion avoidance | falls at a loss to | ends slow start early |
 //! |---|---|---|---|
 //! | NewReno | by a segment per round trip | half of the outstanding bytes | |
+//! | [`dctcp`] | as NewReno | half of them; at marks, in proportion to the marked bytes | |
 //! | [`cubic`] | by a cubic function of time | 0.7 of them | by round trips ([`hystart`]) |
 //!
 //! The connection reports acknowledgments, timeouts and sends to this module, in bytes and stream
@@ -19,6 +20,7 @@
 //! first long round trip in slow start, allocates the rest ([`More`]).
 
 mod cubic;
+mod dctcp;
 mod hystart;
 
 use core::mem::offset_of;
@@ -27,6 +29,7 @@ use core::time::Duration;
 use super::config::Congestion;
 use super::rto::Rto;
 use cubic::Cubic;
+use dctcp::Dctcp;
 use heddle_base::{Instant, StreamPos};
 use hystart::SlowStart;
 
@@ -62,6 +65,9 @@ pub(super) struct Window {
     more: Option<Box<More>>,
     algorithm: Congestion,
     recovering: bool,
+    /// True if the next acknowledgment needs attention: with DCTCP each, otherwise one that echoes a
+    /// mark of congestion.
+    attention: bool,
 }
 
 /// The part of the state that a connection needs from its first loss, or its first long round trip,
@@ -74,6 +80,13 @@ struct More {
     saved: Option<Saved>,
     /// The watch over round trips in the first slow start.
     slow_start: Option<SlowStart>,
+    /// The acknowledgment that the connection is handling echoes a mark of congestion.
+    echo: bool,
+    /// The window has shrunk because of a mark, and the connection does not know yet.
+    marked: bool,
+    /// Echoes of marks count again when the peer acknowledges bytes beyond this position: the
+    /// window shrinks once for a window of data (RFC 3168 section 6.1.2).
+    reduced: StreamPos,
 }
 
 /// The state of the algorithm.
@@ -81,6 +94,7 @@ struct More {
 enum Law {
     NewReno,
     Cubic(Cubic),
+    Dctcp(Dctcp),
 }
 
 /// The state of proportional rate reduction, for a recovery with SACK: prr_delivered, prr_out and
@@ -104,6 +118,8 @@ struct Saved {
 enum Event {
     Loss,
     Timeout,
+    /// The echo of a mark of congestion.
+    Mark,
 }
 
 impl Window {
@@ -120,6 +136,7 @@ impl Window {
             dup_acks: 0,
             limited: 0,
             recovering: false,
+            attention: false,
             algorithm,
             recover: StreamPos::START,
             more: None,
@@ -133,6 +150,10 @@ impl Window {
 
     pub(super) fn cwnd(&self) -> u32 {
         self.cwnd
+    }
+
+    pub(super) fn algorithm(&self) -> Congestion {
+        self.algorithm
     }
 
     pub(super) fn ssthresh(&self) -> u32 {
@@ -184,13 +205,14 @@ impl Window {
     }
 
     /// Records that the peer acknowledged the oldest `acked` of `flight` outstanding bytes, up to
-    /// `una`. Returns true if the segment at `una` is lost too and the connection must send it
+    /// `una`; all bytes before `max` are sent. Returns true if the segment at `una` is lost too and the connection must send it
     /// again (a partial acknowledgment).
     #[inline]
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
         una: StreamPos,
+        max: StreamPos,
         acked: u64,
         flight: u64,
         rto: &Rto,
@@ -214,6 +236,9 @@ impl Window {
         }
         self.dup_acks = 0;
         self.limited = 0;
+        if self.attention && self.attend(una, max, acked, flight) {
+            return false;
+        }
         // A window that the sender did not use says nothing about the path (RFC 7661 in spirit).
         if flight.saturating_mul(2) < u64::from(self.cwnd) {
             if self.more.is_some() {
@@ -232,6 +257,63 @@ impl Window {
             self.avoid(now, clamp(acked), rto);
         }
         false
+    }
+
+    /// Makes the algorithm see each acknowledgment, if it wants to, from `una` on: the connection
+    /// uses ECN.
+    pub(super) fn use_ecn(&mut self, una: StreamPos) {
+        if self.algorithm == Congestion::Dctcp {
+            self.attention = true;
+            self.more().law = Law::Dctcp(Dctcp::new(una));
+        }
+    }
+
+    /// Records that the next acknowledgment echoes a mark of congestion.
+    #[cold]
+    pub(super) fn expect_echo(&mut self) {
+        self.attention = true;
+        self.more().echo = true;
+    }
+
+    /// Ends what [`expect_echo`](Window::expect_echo) began. Returns true if the window shrank since
+    /// because of marks.
+    #[cold]
+    pub(super) fn end_echo(&mut self) -> bool {
+        self.attention = matches!(self.law_mut(), Some(Law::Dctcp(_)));
+        let more = self.more();
+        more.echo = false;
+        core::mem::take(&mut more.marked)
+    }
+
+    /// Takes an acknowledgment that echoes a mark, or any if the algorithm is DCTCP. Returns true if
+    /// the window must not grow by it.
+    #[cold]
+    fn attend(&mut self, una: StreamPos, max: StreamPos, acked: u64, flight: u64) -> bool {
+        let (cwnd, mss) = (self.cwnd, self.mss);
+        let more = self.more();
+        let echo = more.echo;
+        if let Law::Dctcp(d) = &mut more.law {
+            if let Some(cwnd) = d.on_ack(una, max, acked, echo, cwnd)
+                && una > more.reduced
+            {
+                more.reduced = max;
+                more.marked = true;
+                self.cwnd = cwnd.max(mss.saturating_mul(2)).min(self.cwnd);
+                self.ssthresh = self.cwnd;
+                self.acked = 0;
+                return true;
+            }
+            return echo;
+        }
+        if echo && una > more.reduced {
+            more.marked = true;
+            self.reduce(flight.min(u64::from(cwnd)), Event::Mark, max);
+            // Marks shrink the window to a segment (RFC 9438 section 4.6).
+            let left = if cwnd <= mss.saturating_mul(2) { mss } else { self.ssthresh };
+            self.cwnd = left.min(cwnd);
+            self.acked = 0;
+        }
+        echo
     }
 
     /// Grows the window in congestion avoidance.
@@ -309,12 +391,15 @@ impl Window {
         self.more.get_or_insert_with(|| {
             Box::new(More {
                 law: match algorithm {
-                    Congestion::NewReno => Law::NewReno,
+                    Congestion::NewReno | Congestion::Dctcp => Law::NewReno,
                     Congestion::Cubic => Law::Cubic(Cubic::default()),
                 },
                 prr: Reduction::default(),
                 saved: None,
                 slow_start: None,
+                echo: false,
+                marked: false,
+                reduced: StreamPos::START,
             })
         })
     }
@@ -338,7 +423,7 @@ impl Window {
             return false;
         }
         let flight = (max - una).saturating_sub(u64::from(self.limited));
-        self.reduce(flight, Event::Loss);
+        self.reduce(flight, Event::Loss, max);
         self.cwnd = self.ssthresh.saturating_add(self.mss.saturating_mul(3)).min(CWND_MAX);
         self.recovering = true;
         self.recover = max;
@@ -350,7 +435,7 @@ impl Window {
     /// if the timer already made the connection send the oldest segment again.
     pub(super) fn on_timeout(&mut self, una: StreamPos, max: StreamPos, first: bool) {
         if first {
-            self.reduce(max - una, Event::Timeout);
+            self.reduce(max - una, Event::Timeout, max);
         }
         self.cwnd = self.mss;
         self.acked = 0;
@@ -362,12 +447,12 @@ impl Window {
         self.recover = max + 1;
     }
 
-    /// Starts a recovery: SACK shows a loss while `flight` bytes are outstanding. The connection
-    /// spreads the reduction over the next round trip.
-    pub(super) fn start_recovery(&mut self, flight: u64) {
+    /// Starts a recovery: SACK shows a loss while `flight` bytes are outstanding, up to `max`. The
+    /// connection spreads the reduction over the next round trip.
+    pub(super) fn start_recovery(&mut self, flight: u64, max: StreamPos) {
         // Limited transmit sent the bytes beyond cwnd, and they do not count in ssthresh (RFC 5681
         // section 3.2, step 2).
-        self.reduce(flight.min(u64::from(self.cwnd)), Event::Loss);
+        self.reduce(flight.min(u64::from(self.cwnd)), Event::Loss, max);
         self.recovering = true;
         self.more().prr = Reduction { delivered: 0, out: 0, flight: flight.max(1) };
     }
@@ -407,9 +492,10 @@ impl Window {
         self.acked = 0;
     }
 
-    /// Reduces the window for a loss that was repaired before the connection noticed it.
-    pub(super) fn reduce_once(&mut self) {
-        self.reduce(u64::from(self.cwnd), Event::Loss);
+    /// Reduces the window for a loss that was repaired before the connection noticed it, while all
+    /// bytes before `max` are sent.
+    pub(super) fn reduce_once(&mut self, max: StreamPos) {
+        self.reduce(u64::from(self.cwnd), Event::Loss, max);
         self.cwnd = self.ssthresh.min(self.cwnd);
         self.acked = 0;
     }
@@ -447,14 +533,16 @@ impl Window {
         }
     }
 
-    /// Sets ssthresh at a loss while `flight` bytes count as outstanding: by equation (4) of RFC
+    /// Sets ssthresh at a loss or mark while `flight` bytes count as outstanding, and all bytes
+    /// before `max` are sent: by equation (4) of RFC
     /// 5681, or as the algorithm demands.
-    fn reduce(&mut self, flight: u64, event: Event) {
+    fn reduce(&mut self, flight: u64, event: Event, max: StreamPos) {
         let cwnd = self.cwnd;
         let more = self.more();
+        more.reduced = max;
         more.slow_start = None;
         let left = match &mut more.law {
-            Law::NewReno => flight / 2,
+            Law::NewReno | Law::Dctcp(_) => flight / 2,
             Law::Cubic(c) => c.on_loss(cwnd, flight, event == Event::Timeout),
         };
         self.ssthresh = clamp(left).max(self.mss.saturating_mul(2));

@@ -16,6 +16,7 @@ impl Connection {
             return TxSegment { seq, flags: Flags::RST, timestamps, ..TxSegment::default() };
         }
         if self.hot.pending.take(Pending::RESET) {
+            self.hot.echo = Flags(0);
             return self.segment(now, self.ack_pos(), Flags::RST.with(Flags::ACK));
         }
         if self.hot.pending.take(Pending::KEEPALIVE) {
@@ -25,14 +26,17 @@ impl Connection {
             tx.seq = tx.seq.advance(u32::MAX);
             return tx;
         }
-        self.hot.pending.clear(Pending::SYN);
-        self.syn(now)
+        if self.hot.pending.take(Pending::SYN) {
+            return self.syn(now);
+        }
+        self.owed_echo(now)
     }
 
     #[cold]
     fn syn(&mut self, now: Instant) -> TxSegment {
         let answer = self.hot.state == State::SynReceived;
         let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
+        let flags = flags.with(self.ecn_setup());
         // Before the peer's SYN arrives, our SYN has nothing to echo or acknowledge, and offers
         // everything. After it, our SYN offers only the options that the peer offered too.
         let scaling = if answer { self.cold.scaling } else { self.cold.set.window_scaling };
@@ -66,6 +70,7 @@ impl Connection {
             pos: StreamPos::START,
             len: 0,
             retransmit,
+            ect: false,
         }
     }
 }

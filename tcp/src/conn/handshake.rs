@@ -2,6 +2,7 @@
 
 use super::config::{MAX_DELAYED_ACK, MIN_MSS, Settings, nanos};
 use super::congestion::Window;
+use super::ecn::EcnState;
 use super::event::Events;
 use super::rack::{Rack, Timer};
 use super::ranges::Ranges;
@@ -90,6 +91,8 @@ impl Connection {
                 mss,
                 delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
                 dup_acks_owed: 0,
+                ecn: EcnState::default(),
+                echo: Flags(0),
                 wait_at: NEVER,
                 timeouts: 0,
                 rcv_base: SeqNumber(0),
@@ -132,6 +135,7 @@ impl Connection {
                 reports: Reports::default(),
                 sack_in: None,
                 board: Scoreboard::default(),
+                echoes: None,
                 rack: Rack::new(),
                 retransmit_ts: 0,
                 scaling: false,
@@ -180,6 +184,7 @@ impl Connection {
         hot.snd_wl1 = syn.seq;
         hot.snd_wl2 = if syn.flags.has(Flags::ACK) { syn.ack } else { hot.snd_base };
         self.hot.recv_window = self.limit_window(self.hot.recv_window);
+        self.negotiate_ecn(syn);
     }
 
     /// Returns the bytes of options in a segment with payload.

@@ -55,7 +55,8 @@ impl Connection {
     #[inline(always)]
     pub(crate) fn predict(&self, seg: &Segment) -> Option<i64> {
         const PLAIN: u8 = Flags::ACK.0;
-        const LOOKED_AT: u8 = PLAIN | Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0;
+        const ECN: u8 = Flags::ECE.0 | Flags::CWR.0;
+        const LOOKED_AT: u8 = PLAIN | Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0 | ECN;
         let hot = &self.hot;
         let advance = offset(hot.snd_base, hot.snd_una, seg.ack);
         let ts_fine = match (hot.ts_ok, seg.timestamps) {
@@ -73,7 +74,9 @@ impl Connection {
             && advance <= signed(hot.snd_max, hot.snd_una)
             && (advance > 0 || seg.len > 0)
             && hot.cc.is_open()
-            && !hot.disorder;
+            && !hot.disorder
+            && !seg.ce
+            && !hot.ecn.awaits_change(hot.echo);
         fine.then_some(advance)
     }
 
@@ -126,6 +129,7 @@ impl Connection {
                 // The peer missed our SYN-ACK, or a stranger repeats the peer's SYN. The SYN-ACK
                 // timer keeps running: it alone decides when the connection gives up the attempt.
                 self.cold.counters.duplicate_segments += 1;
+                self.note_own_syn(seg);
                 if self.may_answer(now) {
                     self.hot.pending.set(Pending::SYN);
                 }
@@ -193,7 +197,15 @@ impl Connection {
             return nothing;
         }
         self.take_timestamp(now, seg, at);
-        let acked = self.take_ack(now, seg, advance);
+        let ecn = self.hot.ecn.is_on();
+        if ecn {
+            self.take_marks(seg);
+        }
+        let acked = if ecn && seg.flags.has(Flags::ECE) {
+            self.take_echo(now, seg, advance)
+        } else {
+            self.take_ack(now, seg, advance)
+        };
         let payload =
             if self.hot.state.receives() { self.take_text(now, seg, at, window) } else { None };
         SegmentOutcome { acked, payload }

@@ -195,7 +195,8 @@ impl Connection {
         if self.cold.rack.phase == Phase::Open && self.cold.board.has_lost(una) {
             self.cold.counters.fast_retransmits += 1;
             self.start_episode(None);
-            self.hot.cc.start_recovery(flight);
+            self.hot.cc.start_recovery(flight, self.hot.snd_max);
+            self.hot.ecn.window_reduced();
             self.cold.rack.phase = Phase::Recovery;
             self.cold.rack.until = self.hot.snd_max;
         }
@@ -207,7 +208,8 @@ impl Connection {
             // Reports alone do not open the window: RFC 3042 section 2 lets them send new segments
             // with cwnd unchanged. The bytes count once they are acknowledged.
             _ if arrived.acked > 0 => {
-                self.hot.cc.on_ack(now, una, arrived.acked, flight, &self.rto);
+                let max = self.hot.snd_max;
+                self.hot.cc.on_ack(now, una, max, arrived.acked, flight, &self.rto);
             }
             _ => {}
         }
@@ -311,6 +313,7 @@ impl Connection {
             self.cold.board.forget_sacked();
         }
         self.hot.cc.on_timeout(una, self.hot.snd_max, first);
+        self.hot.ecn.window_reduced();
         self.cold.board.lose_all(una, end);
         let rack = &mut self.cold.rack;
         rack.phase = Phase::Loss;

@@ -103,7 +103,11 @@ impl Connection {
             return None;
         }
         let fin = fin_due && from + u64::from(len) == end && u64::from(len) < room;
-        Some(self.emit(now, from, len, end, fin))
+        let mut tx = self.emit(now, from, len, end, fin);
+        if self.hot.ecn.is_on() {
+            self.hot.ecn.mark(&mut tx);
+        }
+        Some(tx)
     }
 
     /// Restarts congestion control if the connection sent nothing for longer than the idle limit.
@@ -367,7 +371,7 @@ impl Connection {
         TxSegment {
             seq: self.snd_seq(pos),
             ack: self.rcv_seq(),
-            flags,
+            flags: flags.with(self.hot.echo),
             window,
             timestamps: self
                 .hot

@@ -21,6 +21,12 @@ heddle_base::counters! {
         /// Reductions of the congestion window that the connection took back because nothing had
         /// been lost.
         recoveries_undone,
+        /// Segments received with the mark of congestion, CE.
+        ce_segments,
+        /// Acknowledgments received that echo such a mark, ECE.
+        ece_acks,
+        /// Reductions of the congestion window because of such echoes.
+        ecn_reductions,
         /// Tail probes: segments sent to find out whether the last segments before them were lost.
         tail_probes,
         /// Times that the peer took back a SACK.

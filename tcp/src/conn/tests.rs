@@ -3,7 +3,9 @@
 //!
 //! The bench's sequence numbers start just before 2^32, so that every test crosses the wrap.
 
+mod bottleneck;
 mod closing;
+mod ecn;
 mod invariants;
 mod keepalive;
 mod loss;
@@ -26,7 +28,7 @@ mod windows;
 
 use super::ranges;
 use crate::{
-    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Flags, Payload, SackBlock,
+    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags, Payload, SackBlock,
     SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber, State, Timestamps, TxSegment,
 };
 use core::time::Duration;
@@ -267,6 +269,8 @@ fn show(tx: &TxSegment) -> String {
         (Flags::RST, 'R'),
         (Flags::PSH, 'P'),
         (Flags::ACK, '.'),
+        (Flags::ECE, 'E'),
+        (Flags::CWR, 'W'),
     ]
     .iter()
     .filter(|(f, _)| tx.flags.has(*f))
@@ -283,6 +287,9 @@ fn show(tx: &TxSegment) -> String {
     }
     if tx.retransmit {
         s += " again";
+    }
+    if tx.ect {
+        s += " ect";
     }
     s
 }

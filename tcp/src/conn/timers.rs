@@ -170,6 +170,7 @@ impl Connection {
             return;
         }
         self.hot.cc.on_timeout(self.hot.snd_una, self.hot.snd_max, first);
+        self.hot.ecn.window_reduced();
         self.hot.pending.clear(Pending::RETRANSMIT);
         self.rewind();
     }

@@ -141,7 +141,8 @@ impl Connection {
         } else if una > tail.end {
             // The probe repaired a loss.
             if rack.phase == super::rack::Phase::Open {
-                self.hot.cc.reduce_once();
+                self.hot.cc.reduce_once(self.hot.snd_max);
+                self.hot.ecn.window_reduced();
             }
         } else if advance > 0 || seg.len > 0 || sacks {
             // This ACK is not yet the duplicate ACK by which a peer without D-SACK reports that it

@@ -38,6 +38,8 @@ struct Packet {
     len: usize,
     /// The sum of the pseudo-header.
     pseudo: Sum,
+    /// True if the packet has the codepoint CE.
+    ce: bool,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -265,6 +267,7 @@ impl<S: SendQueue + Default> Stack<S> {
             at: ethernet::HEADER_LEN + ip.header_len,
             len,
             pseudo: ipv4::pseudo_header(ip.src, ip.dst, u16::try_from(len).unwrap_or(u16::MAX)),
+            ce: ip.traffic_class & ipv4::CE == ipv4::CE,
         };
         self.take_tcp(now, frame, ethernet, &packet, checksum, out)
     }
@@ -310,6 +313,7 @@ impl<S: SendQueue + Default> Stack<S> {
             at: ethernet::HEADER_LEN + ipv6::HEADER_LEN,
             len,
             pseudo: ipv6::pseudo_header(ipv6::TCP, ip.src, ip.dst, pseudo_len),
+            ce: ip.traffic_class & ipv4::CE == ipv4::CE,
         };
         self.take_tcp(now, frame, ethernet, &packet, checksum, out)
     }
@@ -326,7 +330,8 @@ impl<S: SendQueue + Default> Stack<S> {
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
-        let tcp = TcpHeader::parse(head, packet.len).map_err(tcp_fault)?;
+        let mut tcp = TcpHeader::parse(head, packet.len).map_err(tcp_fault)?;
+        tcp.segment.ce = packet.ce;
         if checksum == RxChecksum::Unknown {
             let sum = frame.sum_segment(packet.at, tcp.header_len, packet.len);
             if !sum.is_some_and(|sum| packet.pseudo.plus(sum).is_valid()) {

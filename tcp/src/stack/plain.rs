@@ -180,8 +180,18 @@ impl<const TCP: usize, const N: usize> Plain<'_, TCP, N> {
             window: be16(h, TCP + 14),
             len: u32::from(self.tcp_len) - u32::from(TCP_HEADER),
             timestamps: Some(Timestamps { val: be32(h, TCP + 24), ecr: be32(h, TCP + 28) }),
+            ce: self.is_ce(),
             ..Segment::default()
         }
+    }
+
+    /// Returns true if the packet has the codepoint CE: the low bits of the traffic class, whose
+    /// place depends on the version of IP.
+    #[inline(always)]
+    fn is_ce(&self) -> bool {
+        const { assert!(TCP == TCP4 || TCP == TCP6) }
+        let mask = const { if TCP == TCP4 { ipv4::CE } else { ipv4::CE << 4 } };
+        self.h[IP + 1] & mask == mask
     }
 }
 
@@ -195,7 +205,7 @@ where
     #[inline(always)]
     pub(super) fn continues(&self, flow: &FlowKey, before: &Segment, most: u32) -> Option<u32> {
         let h = self.h;
-        let Segment { seq, ack, flags, window, timestamps: Some(ts), .. } = *before else {
+        let Segment { seq, ack, flags, window, timestamps: Some(ts), ce, .. } = *before else {
             return None;
         };
         let len = u32::from(self.tcp_len) - u32::from(TCP_HEADER);
@@ -204,6 +214,7 @@ where
             | be32(h, TCP + 8) ^ ack.0
             | u32::from((h[TCP + 13] ^ flags.0) & !Flags::PSH.0)
             | u32::from(be16(h, TCP + 14) ^ window)
+            | u32::from(self.is_ce() ^ ce)
             | be32(h, TCP + 24) ^ ts.val
             | be32(h, TCP + 28) ^ ts.ecr;
         (other == 0 && self.flow() == *flow && len > 0 && len <= most).then_some(len)

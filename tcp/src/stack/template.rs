@@ -26,6 +26,9 @@ const LEN6: usize = TCP6_AT + tcp::HEADER_LEN;
 /// The length of the Ethernet header in the width in which a frame holds it.
 const L2_LEN: u8 = width(ethernet::HEADER_LEN);
 
+/// The codepoint ECT(0) of ECN-capable packets (RFC 3168 section 5).
+const ECT_0: u8 = 0b10;
+
 /// Returns a header's length, which is small.
 #[expect(clippy::cast_possible_truncation, reason = "checked, when it is compiled")]
 const fn width(len: usize) -> u8 {
@@ -249,14 +252,21 @@ impl HeaderTemplate {
             }
         };
         if let Some(fixed) = header.first_chunk_mut::<N>() {
+            // The second byte of either header: the low bits of IPv4's traffic class, or the low
+            // half of IPv6's.
             if is_ipv6 {
                 let at = IP_AT + ipv6::PAYLOAD_LEN_AT;
                 fixed[at..][..2].copy_from_slice(&tcp_len.to_be_bytes());
+                if seg.ect {
+                    fixed[IP_AT + 1] |= ECT_0 << 4;
+                }
             } else {
                 let total_len = tcp_len.saturating_add(u16::from(l3_len));
                 fixed[IP_AT + ipv4::TOTAL_LEN_AT..][..2].copy_from_slice(&total_len.to_be_bytes());
+                let ect = if seg.ect { ECT_0 } else { 0 };
+                fixed[IP_AT + ipv4::TRAFFIC_CLASS_AT] |= ect;
                 if !off.ip {
-                    let sum = self.ip_sum.add_u16(total_len).complement();
+                    let sum = self.ip_sum.add_u16(total_len).add_u16(u16::from(ect)).complement();
                     fixed[IP_AT + ipv4::CHECKSUM_AT..][..2].copy_from_slice(&sum.to_be_bytes());
                 }
             }
@@ -297,7 +307,7 @@ mod tests {
         #[test]
         fn test_template_checksums_are_correct(
             l: u32, r: u32, ports: (u16, u16), seq: u32, ack: u32, window: u16, syn: bool,
-            ts: Option<(u32, u32)>, dscp in 0u8..64, payload in proptest::collection::vec(any::<u8>(), 0..200),
+            ts: Option<(u32, u32)>, dscp in 0u8..64, ect: bool, payload in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let (l, r) = (Ipv4Addr::from_bits(l), Ipv4Addr::from_bits(r));
             let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
@@ -310,7 +320,7 @@ mod tests {
                 flags: if syn { Flags::SYN } else { Flags::ACK },
                 mss: syn.then_some(1460), window_scale: syn.then_some(3),
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
-                len: u32::try_from(payload.len()).unwrap(), ..TxSegment::default()
+                len: u32::try_from(payload.len()).unwrap(), ect, ..TxSegment::default()
             };
             let mut f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), TxBody::Owned(payload.clone()), SOFT);
             prop_assert_eq!(f.header.len(), usize::from(f.l2_len + f.l3_len + f.l4_len));
@@ -324,6 +334,7 @@ mod tests {
             let ip = Ipv4Packet::new_checked(e.payload()).unwrap();
             prop_assert!(ip.verify_checksum());
             prop_assert_eq!((ip.src_addr(), ip.dst_addr(), ip.hop_limit(), ip.dscp()), (l, r, 61, dscp));
+            prop_assert_eq!(ip.ecn(), if ect { 2 } else { 0 });
             let p = TcpPacket::new_checked(ip.payload()).unwrap();
             prop_assert!(p.verify_checksum(&IpAddress::Ipv4(l), &IpAddress::Ipv4(r)));
             prop_assert_eq!(p.payload(), &payload[..]);
@@ -345,7 +356,7 @@ mod tests {
         #[test]
         fn test_template_over_ipv6_is_correct(
             l: u128, r: u128, ports: (u16, u16), seq: u32, ack: u32, window: u16, label: u32,
-            ts: Option<(u32, u32)>, dscp in 0u8..64, payload in proptest::collection::vec(any::<u8>(), 0..200),
+            ts: Option<(u32, u32)>, dscp in 0u8..64, ect: bool, payload in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let (l, r) = (Ipv6Addr::from_bits(l), Ipv6Addr::from_bits(r));
             let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
@@ -356,7 +367,7 @@ mod tests {
             let seg = TxSegment {
                 seq: SeqNumber(seq), ack: SeqNumber(ack), window, flags: Flags::ACK,
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
-                len: u32::try_from(payload.len()).unwrap(), ..TxSegment::default()
+                len: u32::try_from(payload.len()).unwrap(), ect, ..TxSegment::default()
             };
             let body = TxBody::Owned(payload.clone());
             let mut f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), body.clone(), SOFT);
@@ -369,7 +380,7 @@ mod tests {
             prop_assert_eq!(u16::from(e.ethertype()), 0x86dd);
             let ip = Ipv6Packet::new_checked(e.payload()).unwrap();
             prop_assert_eq!((ip.src_addr(), ip.dst_addr(), ip.hop_limit()), (l, r, 61));
-            prop_assert_eq!((ip.traffic_class(), ip.flow_label()), (dscp << 2, label & 0xf_ffff));
+            prop_assert_eq!((ip.traffic_class(), ip.flow_label()), (dscp << 2 | if ect { 2 } else { 0 }, label & 0xf_ffff));
             let p = TcpPacket::new_checked(ip.payload()).unwrap();
             prop_assert!(p.verify_checksum(&IpAddress::Ipv6(l), &IpAddress::Ipv6(r)));
             prop_assert_eq!(p.payload(), &payload[..]);

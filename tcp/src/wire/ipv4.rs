@@ -120,6 +120,10 @@ impl Ipv4Header {
     }
 }
 
+/// The codepoint Congestion Experienced, in the low bits of the traffic class of IPv4 and IPv6 (RFC
+/// 3168 section 5).
+pub const CE: u8 = 0b11;
+
 /// Offsets of the length, checksum and traffic class fields, for header templates.
 pub(crate) const TOTAL_LEN_AT: usize = field::TOTAL_LEN.start;
 pub(crate) const CHECKSUM_AT: usize = field::CHECKSUM.start;

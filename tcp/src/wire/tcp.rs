@@ -96,6 +96,7 @@ impl TcpHeader {
                 flags,
                 window: be16(h, field::WINDOW.start),
                 len,
+                ce: false,
                 mss: options.mss,
                 window_scale: options.window_scale,
                 sack_permitted: options.sack_permitted,

@@ -31,7 +31,8 @@ impl Bench {
             if self.w.may_watch(&self.rto) {
                 self.w.watch(self.una, self.una + flight, Some(rtt), &self.rto);
             }
-            self.w.on_ack(self.now, self.una, MSS.into(), flight, &self.rto);
+            let max = self.una + flight;
+            self.w.on_ack(self.now, self.una, max, MSS.into(), flight, &self.rto);
         }
     }
 }
@@ -108,7 +109,7 @@ fn test_undone_reduction_restores_window_and_function() {
     };
     let (cwnd, ssthresh, before) = (b.w.cwnd(), b.w.ssthresh(), law(&b));
     b.w.save(false);
-    b.w.start_recovery(cwnd.into());
+    b.w.start_recovery(cwnd.into(), b.una);
     assert_eq!(u64::from(b.w.ssthresh()), u64::from(cwnd) * 7 / 10);
     assert_ne!(law(&b), before);
     b.w.save(true);

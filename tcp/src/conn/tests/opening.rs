@@ -88,6 +88,7 @@ pub(super) fn arrived(t: &TxSegment) -> Segment {
         window_scale: t.window_scale,
         sack_permitted: t.sack_permitted,
         timestamps: t.timestamps,
+        ce: false,
     }
 }
 
@@ -429,7 +430,7 @@ fn test_syn_payload_is_accepted_when_retransmitted() {
 #[test]
 fn test_syn_that_requests_ecn_is_answered_without_ecn() {
     const ECE_CWR: Flags = Flags(0xc0);
-    let cfg = plain();
+    let cfg = ConnConfig { ecn: Ecn::Off, ..plain() };
     let now = Instant::from_millis(1_000_000);
     let syn = Segment { mss: Some(1000), ..raw(IRS, SeqNumber(0), SYN.with(ECE_CWR)) };
     let mut b = Bench::new(Connection::accept(&cfg, now, ISS, 0, &syn), now);

@@ -69,6 +69,7 @@ fn segment() -> impl Strategy<Value = (Segment, SackBlocks)> {
                 window_scale,
                 sack_permitted,
                 timestamps,
+                ce: false,
             };
             (seg, sack)
         },

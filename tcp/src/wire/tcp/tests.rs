@@ -61,6 +61,7 @@ fn any_tx() -> impl Strategy<Value = (TxSegment, SackBlocks)> {
             pos: StreamPos::START,
             len: 0,
             retransmit: false,
+            ect: false,
         };
         (seg, sack)
     })
@@ -80,7 +81,7 @@ proptest! {
             seq: seg.seq, ack: seg.ack, flags: seg.flags, window: seg.window,
             len: u32::try_from(payload.len()).unwrap(),
             mss: seg.mss, window_scale: seg.window_scale, sack_permitted: seg.sack_permitted,
-            timestamps: seg.timestamps,
+            timestamps: seg.timestamps, ce: false,
         });
         prop_assert_eq!(h.has_sack, !sack.is_empty());
         prop_assert_eq!(sack_blocks(&b), sack);

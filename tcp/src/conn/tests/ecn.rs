@@ -1,0 +1,394 @@
+//! ECN (RFC 3168) and DCTCP's echoes (RFC 8257): negotiation, marks, echoes, and peers that use the
+//! bits as they like.
+
+use super::rack::RTT;
+use super::*;
+
+const NONE: Flags = Flags(0);
+const ECE: Flags = Flags::ECE;
+const CWR: Flags = Flags::CWR;
+const BOTH: Flags = Flags::ECE.with(Flags::CWR);
+
+fn with_ecn(ecn: Ecn) -> ConnConfig {
+    ConnConfig { ecn, ..plain() }
+}
+
+fn dctcp() -> ConnConfig {
+    ConnConfig { congestion: Congestion::Dctcp, sack: true, ..plain() }
+}
+
+/// Returns a bench whose SYN asked for ECN and whose peer agreed.
+fn agreed(cfg: &ConnConfig) -> Bench {
+    let mut b = Bench::connecting(cfg);
+    assert_eq!(b.sent(), ["SEW -1"]);
+    b.now = b.now + RTT;
+    let syn_ack = Segment { mss: Some(cfg.mss), sack_permitted: cfg.sack, ..b.seg(-1, 0) };
+    b.recv(&syn_ack.with(SYN_ACK.with(ECE)));
+    assert_eq!(b.sent(), [". 0 ack 0"]);
+    b.events();
+    b
+}
+
+impl Bench {
+    /// Receives a segment of `len` bytes with these flags, as `ce` or not.
+    fn marked(&mut self, seq: i32, len: u32, flags: Flags, ce: bool) {
+        let ack = i32::try_from(self.c.snd_una().0).unwrap();
+        let s = Segment { len, ce, ..self.seg(seq, ack).with(ACK.with(flags)) };
+        if let Some(p) = self.recv(&s).payload {
+            self.c.accept_payload(self.now, p.pos, p.len);
+        }
+    }
+
+    /// Receives an ACK that echoes a mark.
+    fn echo(&mut self, ack: i32) {
+        let s = self.seg(i32::try_from(self.c.rcv_nxt().0).unwrap(), ack).with(ACK.with(ECE));
+        self.recv(&s);
+    }
+
+    fn cwnd(&self) -> u32 {
+        self.c.stats().cwnd
+    }
+
+    /// Returns true if new data go out as capable of ECN.
+    fn uses_ecn(&mut self) -> bool {
+        self.queue(100);
+        let sent = self.sent();
+        assert_eq!(sent.len(), 1);
+        sent[0].ends_with(" ect")
+    }
+}
+
+/// RFC 3168 section 6.1.1, the SYN's side. Some stacks reflect the bits of a SYN: both bits in a
+/// SYN-ACK are no agreement.
+#[test]
+fn test_active_open_uses_ecn_if_it_asked_and_syn_ack_agrees() {
+    for ecn in [Ecn::Off, Ecn::Accept, Ecn::Request] {
+        for bits in [NONE, ECE, CWR, BOTH] {
+            let mut b = Bench::connecting(&with_ecn(ecn));
+            let asks = ecn == Ecn::Request;
+            assert_eq!(b.sent(), [if asks { "SEW -1" } else { "S -1" }]);
+            b.recv(&b.seg(-1, 0).with(SYN_ACK.with(bits)));
+            b.sent();
+            assert_eq!(b.uses_ecn(), asks && bits == ECE, "{ecn:?} {bits:?}");
+        }
+    }
+}
+
+/// RFC 3168 section 6.1.1, the SYN-ACK's side.
+#[test]
+fn test_passive_open_uses_ecn_if_syn_asks() {
+    for ecn in [Ecn::Off, Ecn::Accept, Ecn::Request] {
+        for bits in [NONE, ECE, CWR, BOTH] {
+            let now = Instant::from_millis(1_000_000);
+            let syn = raw(IRS, SeqNumber(0), SYN.with(bits));
+            let mut b = Bench::new(Connection::accept(&with_ecn(ecn), now, ISS, 0, &syn), now);
+            let agrees = ecn != Ecn::Off && bits == BOTH;
+            assert_eq!(b.sent(), [if agrees { "S.E -1 ack 0" } else { "S. -1 ack 0" }]);
+            b.ack(0);
+            assert_eq!(b.uses_ecn(), agrees, "{ecn:?} {bits:?}");
+        }
+    }
+}
+
+/// RFC 3168 sections 6.1.1 and 6.1.1.1: a SYN that is sent again asks for nothing, and then nothing
+/// is agreed on, whatever the SYN-ACK says.
+#[test]
+fn test_syn_sent_again_asks_for_no_ecn() {
+    let mut b = Bench::connecting(&with_ecn(Ecn::Request));
+    assert_eq!(b.sent(), ["SEW -1"]);
+    assert_eq!(b.fire(), ["S -1 again"]);
+    b.recv(&b.seg(-1, 0).with(SYN_ACK.with(ECE)));
+    b.sent();
+    assert!(!b.uses_ecn());
+}
+
+/// RFC 3168 section 6.1.1: a peer that repeats its SYN without the bits uses no ECN.
+#[test]
+fn test_repeated_syn_without_bits_takes_agreement_back() {
+    let now = Instant::from_millis(1_000_000);
+    let syn = raw(IRS, SeqNumber(0), SYN.with(BOTH));
+    let mut b = Bench::new(Connection::accept(&plain(), now, ISS, 0, &syn), now);
+    assert_eq!(b.sent(), ["S.E -1 ack 0"]);
+    b.recv(&syn);
+    assert_eq!(b.sent(), ["S.E -1 ack 0 again"]);
+    b.recv(&syn.with(SYN));
+    assert_eq!(b.sent(), ["S. -1 ack 0 again"]);
+    b.ack(0);
+    assert!(!b.uses_ecn());
+}
+
+#[test]
+fn test_crossed_syns_agree_if_both_ask() {
+    for (ecn, bits) in [(Ecn::Request, BOTH), (Ecn::Request, NONE), (Ecn::Accept, BOTH)] {
+        let mut b = Bench::connecting(&with_ecn(ecn));
+        b.sent();
+        b.recv(&b.seg(-1, 0).with(SYN.with(bits)));
+        let agreed = ecn == Ecn::Request && bits == BOTH;
+        assert_eq!(b.sent(), [if agreed { "S.E -1 ack 0 again" } else { "S. -1 ack 0 again" }]);
+        b.ack(0);
+        assert_eq!(b.uses_ecn(), agreed, "{ecn:?} {bits:?}");
+    }
+}
+
+/// RFC 3168 sections 5.2, 6.1.4 and 6.1.5: ACKs, retransmissions, lone FINs, window probes and
+/// keepalives are not capable of ECN.
+#[test]
+fn test_only_new_data_are_capable_of_ecn() {
+    let mut b = agreed(&ConnConfig { sack: true, ..with_ecn(Ecn::Request) });
+    b.queue(10_000);
+    let sent = b.sent();
+    assert!(sent.len() == 10 && sent.iter().all(|s| s.ends_with(" ect")), "{sent:?}");
+    b.sack(0, &[(1000, 5000)]);
+    assert_eq!(b.sent(), [". 0+1000 ack 0 again"]);
+    b.sack(10_000, &[]);
+    b.data(0, 100);
+    b.c.set_recv_window(9000);
+    b.marked(100, 2000, NONE, false);
+    assert_eq!(b.sent(), [". 10000 ack 2100"], "a bare ACK");
+    b.c.close();
+    assert_eq!(b.sent(), ["F. 10000 ack 2100"], "a lone FIN");
+
+    let mut b = agreed(&with_ecn(Ecn::Request));
+    b.window = 0;
+    b.ack(0);
+    b.queue(10);
+    assert_eq!(b.sent(), [""; 0]);
+    assert_eq!(b.fire(), [". 0+1 ack 0"], "a window probe");
+}
+
+/// RFC 3168 section 6.1.5: no ECT on what a smaller path MTU or a timeout makes go again.
+#[test]
+fn test_data_sent_again_after_timeout_or_path_mtu_change_are_not_capable_of_ecn() {
+    let mut b = agreed(&with_ecn(Ecn::Request));
+    b.queue(3000);
+    assert_eq!(b.sent().len(), 3);
+    b.c.limit_emss(600);
+    let sent = b.sent();
+    assert_eq!(sent.len(), 5);
+    assert!(sent.iter().all(|s| s.ends_with(" again")), "{sent:?}");
+    let again = b.fire();
+    assert!(again.iter().all(|s| s.ends_with(" again")), "{again:?}");
+    b.ack(3000);
+    assert!(b.uses_ecn(), "new data again");
+}
+
+/// RFC 3168 section 6.1.3: the receiver echoes a mark in every ACK until CWR arrives. CWR counts
+/// before the mark of the same segment.
+#[test]
+fn test_receiver_echoes_mark_until_cwr() {
+    let mut b = agreed(&with_ecn(Ecn::Request));
+    b.marked(0, 100, NONE, true);
+    assert_eq!(b.sent(), [".E 0 ack 100"], "at once");
+    b.marked(100, 1000, NONE, false);
+    b.marked(1100, 1000, NONE, false);
+    assert_eq!(b.sent(), [".E 0 ack 2100"]);
+    b.queue(10);
+    assert_eq!(b.sent(), ["P.E 0+10 ack 2100 ect"], "data too");
+    b.marked(2100, 1000, CWR, true);
+    b.marked(3100, 1000, NONE, false);
+    assert_eq!(b.sent(), [".E 10 ack 4100"], "a new mark");
+    b.marked(4100, 1000, CWR, false);
+    b.marked(5100, 1000, NONE, false);
+    assert_eq!(b.sent(), [". 10 ack 6100"]);
+    assert_eq!(b.count().ce_segments, 2);
+}
+
+/// RFC 3168 section 6.1.5: marks on segments outside the window do not count, nor on bare ACKs.
+#[test]
+fn test_mark_outside_window_or_on_bare_ack_is_ignored() {
+    let mut b = agreed(&with_ecn(Ecn::Request));
+    b.data(0, 1000);
+    b.marked(-500, 400, NONE, true);
+    b.marked(50_000, 400, NONE, true);
+    b.marked(1000, 0, NONE, true);
+    assert_eq!(b.sent(), [". 0 ack 1000"]);
+    assert_eq!(b.count().ce_segments, 0);
+}
+
+/// RFC 3168 section 6.1.2: once in a window of data, with CWR on the first new segment alone, and
+/// without growth by the echoes.
+#[test]
+fn test_sender_reduces_window_once_for_a_window_of_data_and_reports_it() {
+    let mut b = agreed(&ConnConfig { sack: true, ..with_ecn(Ecn::Request) });
+    b.queue(30_000);
+    assert_eq!(b.sent().len(), 10);
+    b.echo(1000);
+    assert_eq!((b.cwnd(), b.c.stats().ssthresh), (5000, 5000));
+    for ack in 2..=6 {
+        b.echo(1000 * ack);
+        assert_eq!(b.cwnd(), 5000, "once");
+    }
+    assert_eq!(b.sent(), [".W 10000+1000 ack 0 ect"]);
+    b.echo(7000);
+    assert_eq!(b.sent(), [". 11000+1000 ack 0 ect"], "said once");
+    b.echo(10_000);
+    assert_eq!(b.cwnd(), 5000, "the last byte of that window");
+    b.echo(11_000);
+    assert_eq!((b.cwnd(), b.count().ecn_reductions), (2000, 2), "half of what was outstanding");
+    assert_eq!(b.count().ece_acks, 9);
+}
+
+/// RFC 9438 section 4.6: marks reduce CUBIC's window to 0.7.
+#[test]
+fn test_mark_reduces_window_of_cubic_to_seven_tenths() {
+    let mut b = agreed(&ConnConfig { congestion: Congestion::Cubic, ..with_ecn(Ecn::Request) });
+    b.queue(30_000);
+    b.sent();
+    b.echo(1000);
+    assert_eq!((b.cwnd(), b.c.stats().ssthresh), (7000, 7000));
+}
+
+/// RFC 3168 sections 5 and 6.1.2: marks and losses of one window of data reduce the window once.
+#[test]
+fn test_echo_within_recovery_or_after_timeout_reduces_nothing_more() {
+    for timeout in [false, true] {
+        let mut b = agreed(&ConnConfig { sack: true, ..with_ecn(Ecn::Request) });
+        b.queue(30_000);
+        b.sent();
+        if timeout {
+            b.wait(300 * MS);
+        } else {
+            b.sack(0, &[(1000, 6000)]);
+            b.sent();
+        }
+        let ssthresh = b.c.stats().ssthresh;
+        b.echo(6000);
+        b.echo(i32::try_from(b.c.snd_max().0).unwrap());
+        assert_eq!((b.c.stats().ssthresh, b.count().ecn_reductions), (ssthresh, 0));
+        let sent = b.sent();
+        let new = sent.iter().find(|s| s.ends_with(" ect")).unwrap();
+        assert!(new.starts_with(".W "), "CWR for the loss: {sent:?}");
+    }
+}
+
+/// A peer that echoes marks for ever slows the connection down to a segment in flight, and stops
+/// neither it nor the other direction.
+#[test]
+fn test_endless_echoes_leave_a_segment_in_flight() {
+    for congestion in [Congestion::NewReno, Congestion::Cubic, Congestion::Dctcp] {
+        let cfg = ConnConfig { congestion, sack: true, ..with_ecn(Ecn::Request) };
+        let mut b = agreed(&cfg);
+        let mut acked = 0;
+        for _ in 0..200 {
+            b.now = b.now + RTT;
+            b.queue(20_000);
+            b.sent();
+            let max = i32::try_from(b.c.snd_max().0).unwrap();
+            assert!(max > acked, "{congestion:?}: stuck at {max}");
+            acked = max;
+            b.echo(acked);
+            b.sent();
+        }
+        let least = if congestion == Congestion::Dctcp { 2000 } else { 1000 };
+        assert_eq!(b.cwnd(), least, "{congestion:?}");
+        b.marked(0, 1000, NONE, false);
+        assert_eq!(b.c.rcv_nxt(), StreamPos(1000));
+    }
+}
+
+/// Bits that were not agreed on mean nothing, nor does the reserved bit of the old nonce.
+#[test]
+fn test_bits_without_agreement_change_nothing() {
+    for ecn in [Ecn::Off, Ecn::Accept] {
+        let mut b = Bench::established_with(&with_ecn(ecn));
+        b.queue(20_000);
+        assert_eq!(b.sent().len(), 10);
+        b.marked(0, 1000, BOTH, true);
+        b.marked(1000, 1000, NONE, true);
+        assert_eq!(b.sent(), [". 10000 ack 2000"]);
+        b.echo(1000);
+        assert_eq!(b.cwnd(), 11_000, "grows as by any ACK");
+        let c = b.count();
+        assert_eq!((c.ce_segments, c.ece_acks, c.ecn_reductions), (0, 0, 0));
+    }
+}
+
+/// RFC 8257 section 3.2: with DCTCP an ACK says whether the bytes before it were marked, also where
+/// one burst has both kinds.
+#[test]
+fn test_dctcp_receiver_acknowledges_marked_and_other_bytes_apart() {
+    let mut b = agreed(&dctcp());
+    b.marked(0, 100, NONE, true);
+    assert_eq!(b.sent(), [".E 0 ack 100"], "a change, at once");
+    b.marked(100, 1000, NONE, true);
+    b.marked(1100, 1000, NONE, true);
+    assert_eq!(b.sent(), [".E 0 ack 2100"]);
+    b.marked(2100, 100, NONE, false);
+    assert_eq!(b.sent(), [". 0 ack 2200"], "a change, at once");
+    // All in one burst.
+    for (n, ce) in (0..).zip([false, false, true, true, false, true]) {
+        b.marked(2200 + 100 * n, 100, NONE, ce);
+    }
+    let expect = [". 0 ack 2400", ".E 0 ack 2600", ". 0 ack 2700", ".E 0 ack 2800"];
+    assert_eq!(b.sent(), expect);
+    // More changes than the connection owes ACKs for.
+    for n in 0..100 {
+        b.marked(2800 + 50 * n, 50, NONE, n % 2 == 0);
+    }
+    let sent = b.sent();
+    assert_eq!(sent.len(), 17);
+    assert_eq!(sent[16], ". 0 ack 7800");
+}
+
+/// The window that an owed ACK offers ends where that of the last ACK does.
+#[test]
+fn test_owed_ack_offers_the_same_right_edge() {
+    let mut b = agreed(&dctcp());
+    b.marked(0, 1000, NONE, false);
+    b.marked(1000, 1000, NONE, true);
+    b.marked(2000, 1000, NONE, true);
+    let (first, second) = (b.tx().unwrap(), b.tx().unwrap());
+    let edge = |t: &TxSegment| t.ack.advance(t.window.into()).distance(IRS);
+    assert_eq!((first.flags, second.flags), (ACK, ACK.with(ECE)));
+    assert_eq!(edge(&first), edge(&second));
+    assert_eq!(b.tx(), None);
+}
+
+/// RFC 8257 section 3.3: the window shrinks by half of the marked part.
+#[test]
+fn test_dctcp_sender_reduces_window_in_proportion_to_marks() {
+    let mut b = agreed(&dctcp());
+    b.queue(10_000);
+    b.sent();
+    // The average begins at 1; unmarked windows make it smaller.
+    let mut acked = 10_000;
+    b.ack(acked);
+    for _ in 0..20 {
+        b.queue(10_000);
+        b.now = b.now + RTT;
+        b.sent();
+        acked += 10_000;
+        b.ack(acked);
+    }
+    let before = b.cwnd();
+    b.queue(10_000);
+    b.sent();
+    b.echo(acked + 1000);
+    let left = f64::from(b.cwnd()) / f64::from(before);
+    // 15/16 to the power of 20 is 0.275; then this ACK, all of whose bytes were marked.
+    assert!((0.80..0.87).contains(&left), "{left}");
+    assert_eq!(b.count().ecn_reductions, 1);
+}
+
+/// RFC 8257 section 3.5: a loss halves the window.
+#[test]
+fn test_dctcp_sender_halves_window_at_a_loss() {
+    let mut b = agreed(&dctcp());
+    b.queue(10_000);
+    b.sent();
+    b.sack(0, &[(1000, 6000)]);
+    assert_eq!(b.c.stats().ssthresh, 5000);
+}
+
+/// A quiet connection keeps what it agreed on, and what it owes.
+#[test]
+fn test_ecn_outlives_idle_time() {
+    let mut b = agreed(&with_ecn(Ecn::Request));
+    b.marked(0, 100, NONE, true);
+    b.sent();
+    b.wait(60_000 * MS);
+    b.marked(100, 1000, NONE, false);
+    b.marked(1100, 1000, NONE, false);
+    assert_eq!(b.sent(), [".E 0 ack 2100"]);
+    assert!(b.uses_ecn());
+}
