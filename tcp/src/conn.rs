@@ -27,6 +27,7 @@ mod control;
 mod ecn;
 mod event;
 mod handshake;
+mod pacing;
 mod progress;
 mod rack;
 mod ranges;
@@ -44,7 +45,7 @@ mod tests;
 mod timers;
 mod tlp;
 
-pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Patience};
+pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Pacing, Patience};
 pub use event::ConnEvent;
 pub use progress::Hindrance;
 pub use state::State;
@@ -192,6 +193,8 @@ struct Hot {
     /// With SACK: bytes outstanding that are not in the pipe (RFC 6675 section 2). These are the
     /// SACKed or lost bytes, less the bytes sent again. 0 while there is no disorder.
     out_of_pipe: i64,
+    /// Until when new data wait for their pace; [`NEVER`] while they do not wait.
+    pace_at: Instant,
 }
 
 impl Hot {
@@ -512,6 +515,7 @@ impl Connection {
         self.hot.rtx_at = NEVER;
         self.hot.ack_at = NEVER;
         self.hot.wait_at = NEVER;
+        self.hot.pace_at = NEVER;
     }
 
     fn max_recv_window(&self) -> u32 {

@@ -30,7 +30,7 @@ pub mod wire;
 
 pub use conn::{
     Congestion, ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Ecn, Hindrance,
-    Keepalive, Patience, State,
+    Keepalive, Pacing, Patience, State,
 };
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{

@@ -32,6 +32,8 @@ pub struct ConnConfig {
     /// Whether the connection uses Explicit Congestion Notification. DCTCP requests it unless it is
     /// off.
     pub ecn: Ecn,
+    /// Whether the connection spreads new data over the round trip.
+    pub pacing: Pacing,
     /// The longest time for which the connection holds an ACK back; values above 500 ms count as
     /// 500 ms. Zero: never hold an ACK back. Where two ACKs in a row have waited in vain for data to
     /// go with, the connection holds back none until data go out within this time again.
@@ -100,6 +102,15 @@ pub enum Congestion {
     Dctcp,
 }
 
+impl Congestion {
+    /// The names of the algorithms in settings.
+    pub const NAMES: [(&str, Congestion); 3] = [
+        ("cubic", Congestion::Cubic),
+        ("newreno", Congestion::NewReno),
+        ("dctcp", Congestion::Dctcp),
+    ];
+}
+
 /// Whether a connection uses Explicit Congestion Notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
@@ -110,6 +121,27 @@ pub enum Ecn {
     Accept,
     /// Where the peer accepts or asks for it: our SYN asks.
     Request,
+}
+
+impl Ecn {
+    /// The names in settings.
+    pub const NAMES: [(&str, Ecn); 3] =
+        [("off", Ecn::Off), ("accept", Ecn::Accept), ("request", Ecn::Request)];
+}
+
+/// Whether a connection spreads what it sends over the round trip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pacing {
+    /// Never: bytes go as soon as the windows allow.
+    Off,
+    /// Where round trips take 4 ms or more.
+    #[default]
+    Auto,
+}
+
+impl Pacing {
+    /// The names in settings.
+    pub const NAMES: [(&str, Pacing); 2] = [("off", Pacing::Off), ("auto", Pacing::Auto)];
 }
 
 /// Limits on how long a peer may keep a connection from making progress. The fields of
@@ -179,6 +211,7 @@ impl Default for ConnConfig {
             sack: true,
             congestion: Congestion::Cubic,
             ecn: Ecn::Accept,
+            pacing: Pacing::Auto,
             // Round trips in a machine room take tens of microseconds. An ACK that we hold back
             // must not look like a loss to a peer with our own settings: our delay is half of the
             // least delay that a connection ever allows a peer, and well below the timeout.
@@ -216,6 +249,7 @@ pub(super) struct Settings {
     pub(super) window_scaling: bool,
     pub(super) sack: bool,
     pub(super) ecn: Ecn,
+    pub(super) pacing: Pacing,
     pub(super) syn_retries: u8,
     pub(super) syn_ack_retries: u8,
     /// 0: the connection sends no keepalives.
@@ -241,6 +275,7 @@ impl Settings {
             timestamps: cfg.timestamps,
             window_scaling: cfg.window_scaling,
             sack: cfg.sack,
+            pacing: cfg.pacing,
             ecn: match (cfg.congestion, cfg.ecn) {
                 (Congestion::Dctcp, Ecn::Accept) => Ecn::Request,
                 (_, ecn) => ecn,

@@ -22,6 +22,7 @@
 mod cubic;
 mod dctcp;
 mod hystart;
+mod pacer;
 
 use core::mem::offset_of;
 use core::time::Duration;
@@ -32,6 +33,7 @@ use cubic::Cubic;
 use dctcp::Dctcp;
 use heddle_base::{Instant, StreamPos};
 use hystart::SlowStart;
+use pacer::{Pace, Pacer};
 
 /// A window this large is never the bottleneck: the largest window TCP can advertise.
 const CWND_MAX: u32 = 1 << 30;
@@ -80,6 +82,7 @@ struct More {
     saved: Option<Saved>,
     /// The watch over round trips in the first slow start.
     slow_start: Option<SlowStart>,
+    pacer: Pacer,
     /// The acknowledgment that the connection is handling echoes a mark of congestion.
     echo: bool,
     /// The window has shrunk because of a mark, and the connection does not know yet.
@@ -205,8 +208,8 @@ impl Window {
     }
 
     /// Records that the peer acknowledged the oldest `acked` of `flight` outstanding bytes, up to
-    /// `una`; all bytes before `max` are sent. Returns true if the segment at `una` is lost too and the connection must send it
-    /// again (a partial acknowledgment).
+    /// `una`; all bytes before `max` are sent. Returns true if the segment at `una` is lost too and
+    /// the connection must send it again (a partial acknowledgment).
     #[inline]
     pub(super) fn on_ack(
         &mut self,
@@ -377,6 +380,35 @@ impl Window {
         }
     }
 
+    /// Asks whether `len` bytes of new data may go `now`, at the pace of this window in round trips
+    /// of `srtt`; if so, they count as sent.
+    ///
+    /// # Errors
+    /// Returns the time at which they may go.
+    #[cold]
+    pub(super) fn pace(&mut self, now: Instant, len: u32, srtt: Duration) -> Result<(), Instant> {
+        let initial = initial_window(self.mss);
+        let (cwnd, mss) = (self.cwnd, self.mss);
+        // Twice the window in a round trip, so that the window can double; 1.2 times where it has
+        // come near the size at which bytes were lost. The same numbers as in Linux.
+        let tenths = if cwnd < self.ssthresh / 2 { 20 } else { 12 };
+        self.more().pacer.send(now, len, initial, Pace { cwnd, mss, tenths, srtt })
+    }
+
+    /// Returns how many bytes may follow those for which [`pace`](Window::pace) was asked last.
+    #[cold]
+    pub(super) fn pace_room(&self) -> u64 {
+        self.more.as_ref().map_or(u64::MAX, |m| m.pacer.room())
+    }
+
+    /// Counts `len` such bytes as sent.
+    #[cold]
+    pub(super) fn pace_more(&mut self, len: u32) {
+        if let Some(more) = &mut self.more {
+            more.pacer.count(len);
+        }
+    }
+
     fn slow_start(&self) -> Option<&SlowStart> {
         self.more.as_ref()?.slow_start.as_ref()
     }
@@ -397,6 +429,7 @@ impl Window {
                 prr: Reduction::default(),
                 saved: None,
                 slow_start: None,
+                pacer: Pacer::default(),
                 echo: false,
                 marked: false,
                 reduced: StreamPos::START,
@@ -516,11 +549,12 @@ impl Window {
         self.recover = StreamPos::START;
         let Some(more) = &mut self.more else { return };
         let Some(saved) = more.saved.take() else { return };
+        // A window that has grown beyond the old one meanwhile keeps its values.
         if self.cwnd < saved.cwnd {
             more.law = saved.law;
+            self.cwnd = saved.cwnd;
+            self.ssthresh = self.ssthresh.max(saved.ssthresh);
         }
-        self.cwnd = self.cwnd.max(saved.cwnd);
-        self.ssthresh = self.ssthresh.max(saved.ssthresh);
     }
 
     /// Restarts with the initial window: the connection sent nothing for so long that the window
@@ -534,8 +568,7 @@ impl Window {
     }
 
     /// Sets ssthresh at a loss or mark while `flight` bytes count as outstanding, and all bytes
-    /// before `max` are sent: by equation (4) of RFC
-    /// 5681, or as the algorithm demands.
+    /// before `max` are sent: by equation (4) of RFC 5681, or as the algorithm demands.
     fn reduce(&mut self, flight: u64, event: Event, max: StreamPos) {
         let cwnd = self.cwnd;
         let more = self.more();

@@ -27,7 +27,7 @@ use super::{Connection, Pending};
 use crate::{Flags, Segment, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
-/// What the ends have agreed on, and what the sender still has to say; a set of bits.
+/// The agreement of the ends, and what the sender still has to say; a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EcnState(u8);
 
@@ -211,9 +211,15 @@ impl Connection {
         self.cold.counters.ece_acks += 1;
         self.hot.cc.expect_echo();
         let acked = self.take_ack(now, seg, advance);
+        let least = self.hot.cc.cwnd() <= self.hot.emss;
         if self.hot.cc.end_echo() {
             self.cold.counters.ecn_reductions += 1;
             self.hot.ecn.window_reduced();
+            if least {
+                // The window cannot shrink further, so the next segment waits for as long as the
+                // retransmission timer would (RFC 3168 section 6.1.2).
+                self.hot.pace_at = now + self.rto.get();
+            }
         }
         acked
     }

@@ -116,6 +116,7 @@ impl Connection {
                 emss: u32::from(mss.min(cfg.default_peer_mss.max(MIN_MSS))),
                 cc: Window::new(u32::from(mss), cfg.congestion),
                 out_of_pipe: 0,
+                pace_at: NEVER,
                 last_start: StreamPos::START,
                 burst_at: NEVER,
                 timed: None,

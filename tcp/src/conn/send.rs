@@ -59,7 +59,10 @@ impl Connection {
         let end = end.min(hot.snd_fin);
         let more = hot.snd_next < end || (hot.state.closing() && hot.snd_next <= hot.snd_fin);
         // Blocked with nothing outstanding: `poll_transmit` must start the probe timer.
-        hot.state.sends() && more && (self.right_edge() > hot.snd_next || hot.rtx_at == NEVER)
+        hot.state.sends()
+            && more
+            && hot.pace_at == NEVER
+            && (self.right_edge() > hot.snd_next || hot.rtx_at == NEVER)
     }
 
     /// Returns `snd_una` plus the bytes that the peer and the network allow to be outstanding.
@@ -97,6 +100,9 @@ impl Connection {
             len = self.cut(q, from, end, self.hot.emss);
             if u64::from(len) > room {
                 len = self.cut_small(now, q, from, end, room)?;
+            }
+            if self.is_paced() && !self.keep_pace(now, len) {
+                return None;
             }
         } else if room == 0 {
             self.await_window(now);
@@ -142,7 +148,10 @@ impl Connection {
             && !first.retransmit
             && !hot.disorder
             && from == hot.snd_max;
-        let room = self.right_edge().since(from).min(q.end().since(from));
+        let mut room = self.right_edge().since(from).min(q.end().since(from));
+        if self.is_paced() {
+            room = room.min(self.hot.cc.pace_room());
+        }
         if !plain || room < u64::from(len) {
             return (1, len);
         }
@@ -165,6 +174,9 @@ impl Connection {
         }
         if more == 0 {
             return (1, len);
+        }
+        if self.is_paced() {
+            self.hot.cc.pace_more(bytes);
         }
         let to = from + u64::from(bytes);
         if train.by_port {

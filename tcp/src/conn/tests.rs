@@ -11,6 +11,7 @@ mod keepalive;
 mod loss;
 mod matrix;
 mod opening;
+mod pacing;
 mod pair;
 mod pair_acks;
 mod pair_runs;
@@ -28,8 +29,9 @@ mod windows;
 
 use super::ranges;
 use crate::{
-    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags, Payload, SackBlock,
-    SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber, State, Timestamps, TxSegment,
+    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags, Pacing, Payload,
+    SackBlock, SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber, State, Timestamps,
+    TxSegment,
 };
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};

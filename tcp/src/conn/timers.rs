@@ -1,4 +1,4 @@
-//! Timers: retransmission, window probe, delayed ACK, keepalive, bounded close, FIN-WAIT-2,
+//! Timers: pace, retransmission, window probe, delayed ACK, keepalive, bounded close, FIN-WAIT-2,
 //! TIME-WAIT.
 
 use super::rack::Timer;
@@ -14,18 +14,23 @@ impl Connection {
     /// Returns when the owner must next call [`handle_timeout`](Connection::handle_timeout).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let at = self.hot.rtx_at.min(self.hot.ack_at).min(self.hot.wait_at);
+        let hot = &self.hot;
+        let at = hot.rtx_at.min(hot.ack_at).min(hot.wait_at).min(hot.pace_at);
         (at != NEVER).then_some(at)
     }
 
     /// Returns true if the instant of [`poll_timeout`](Connection::poll_timeout) has come.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.hot.rtx_at <= now || self.hot.ack_at <= now || self.hot.wait_at <= now
+        let hot = &self.hot;
+        hot.rtx_at <= now || hot.ack_at <= now || hot.wait_at <= now || hot.pace_at <= now
     }
 
     /// Runs the timers that have expired. A call that comes too early does nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.hot.pace_at <= now {
+            self.hot.pace_at = NEVER;
+        }
         if self.hot.ack_at <= now {
             self.hot.ack_at = NEVER;
             self.hot.pending.set(Pending::ACK);

@@ -307,7 +307,8 @@ mod tests {
         #[test]
         fn test_template_checksums_are_correct(
             l: u32, r: u32, ports: (u16, u16), seq: u32, ack: u32, window: u16, syn: bool,
-            ts: Option<(u32, u32)>, dscp in 0u8..64, ect: bool, payload in proptest::collection::vec(any::<u8>(), 0..200),
+            ts: Option<(u32, u32)>, dscp in 0u8..64, ect: bool,
+            payload in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let (l, r) = (Ipv4Addr::from_bits(l), Ipv4Addr::from_bits(r));
             let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
@@ -322,7 +323,8 @@ mod tests {
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
                 len: u32::try_from(payload.len()).unwrap(), ect, ..TxSegment::default()
             };
-            let mut f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), TxBody::Owned(payload.clone()), SOFT);
+            let body = TxBody::Owned(payload.clone());
+            let mut f = t.frame(MacAddr([4; 6]), &seg, &SackBlocks::default(), body, SOFT);
             prop_assert_eq!(f.header.len(), usize::from(f.l2_len + f.l3_len + f.l4_len));
             prop_assert_eq!(f.len(), f.header.len() + payload.len());
             f.finish_tcp_checksum(Sum::of(&payload));
@@ -356,7 +358,8 @@ mod tests {
         #[test]
         fn test_template_over_ipv6_is_correct(
             l: u128, r: u128, ports: (u16, u16), seq: u32, ack: u32, window: u16, label: u32,
-            ts: Option<(u32, u32)>, dscp in 0u8..64, ect: bool, payload in proptest::collection::vec(any::<u8>(), 0..200),
+            ts: Option<(u32, u32)>, dscp in 0u8..64, ect: bool,
+            payload in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let (l, r) = (Ipv6Addr::from_bits(l), Ipv6Addr::from_bits(r));
             let flow = FlowKey::new((l.into(), ports.0), (r.into(), ports.1)).unwrap();
@@ -380,7 +383,8 @@ mod tests {
             prop_assert_eq!(u16::from(e.ethertype()), 0x86dd);
             let ip = Ipv6Packet::new_checked(e.payload()).unwrap();
             prop_assert_eq!((ip.src_addr(), ip.dst_addr(), ip.hop_limit()), (l, r, 61));
-            prop_assert_eq!((ip.traffic_class(), ip.flow_label()), (dscp << 2 | if ect { 2 } else { 0 }, label & 0xf_ffff));
+            let class = dscp << 2 | if ect { 2 } else { 0 };
+            prop_assert_eq!((ip.traffic_class(), ip.flow_label()), (class, label & 0xf_ffff));
             let p = TcpPacket::new_checked(ip.payload()).unwrap();
             prop_assert!(p.verify_checksum(&IpAddress::Ipv6(l), &IpAddress::Ipv6(r)));
             prop_assert_eq!(p.payload(), &payload[..]);

@@ -193,7 +193,7 @@ fn ticks(d: Duration) -> u64 {
 
 /// Returns the largest number of [`ROOT_BITS`] bits whose cube is at most `n`.
 fn cube_root(n: u64) -> u32 {
-    // One bit of the root after the other, from the highest possible.
+    // The loop finds bit after bit of the root, from the highest possible.
     let mut root = 0u64;
     for bit in (0..ROOT_BITS).rev() {
         let next = root | 1 << bit;

@@ -24,7 +24,7 @@ const GROWTH_DIVISOR: u32 = 8;
 const SAMPLES: u8 = 8;
 /// CSS_GROWTH_DIVISOR.
 const CSS_DIVISOR: u32 = 4;
-/// CSS_ROUNDS.
+/// The rounds of conservative slow start.
 const CSS_ROUNDS: u8 = 5;
 
 /// The watch over the round trips of a slow start.

@@ -128,3 +128,45 @@ fn test_ssthresh_after_a_loss_is_at_least_two_segments() {
         assert_eq!((b.w.ssthresh(), b.w.cwnd()), (2 * MSS, MSS));
     }
 }
+
+/// RFC 9438 section 4.9.2: a window that has grown beyond the old one keeps its function.
+#[test]
+fn test_undoing_late_keeps_the_larger_window_and_its_function() {
+    let mut b = Bench::new(Congestion::Cubic, 100 * MS);
+    b.w.save(false);
+    b.w.start_recovery(10_000, b.una);
+    b.w.end_recovery();
+    (0..100).for_each(|_| b.round(100 * MS));
+    let cwnd = b.w.cwnd();
+    assert!(cwnd > 10_000);
+    let function = |b: &Bench| format!("{:?}", b.w.more.as_ref().unwrap().law);
+    let before = function(&b);
+    b.w.undo();
+    assert_eq!((b.w.cwnd(), function(&b)), (cwnd, before));
+}
+
+/// As Linux does: two windows in a round trip of slow start, 1.2 from half of ssthresh on; the
+/// initial window goes at once.
+#[test]
+fn test_pace_is_two_windows_per_round_trip_in_slow_start_and_less_later() {
+    for (ssthresh, expected) in [(u32::MAX, 20.0), (200_000, 33.3)] {
+        let mut b = Bench::new(Congestion::NewReno, 40 * MS);
+        (b.w.cwnd, b.w.ssthresh) = (100_000, ssthresh);
+        let start = b.now;
+        for _ in 0..10 {
+            assert_eq!(b.w.pace(b.now, MSS, 40 * MS), Ok(()));
+        }
+        let mut longest = 0;
+        for _ in 0..100 {
+            let mut burst = 0;
+            while let Err(at) = b.w.pace(b.now, MSS, 40 * MS) {
+                assert!(at > b.now);
+                (b.now, burst) = (at, burst + 1);
+            }
+            longest = longest.max(burst);
+        }
+        let took = (b.now - start).as_secs_f64() * 1000.0;
+        assert!((expected - 2.0..=expected).contains(&took), "{ssthresh}: {took}");
+        assert_eq!(longest, 1, "the time of the pacer is right");
+    }
+}

@@ -276,6 +276,21 @@ fn test_cubic_uses_a_long_fat_path_better_than_newreno() {
     assert!(cubic > 0.85 && cubic > reno, "{cubic} {reno}");
 }
 
+/// A queue of a tenth of the product: a window that leaves at once overflows it.
+#[test]
+fn test_paced_flow_uses_a_path_with_a_short_queue_better() {
+    let path = Path { rtt: Duration::from_millis(50), limit: 60_000, ..WIDE };
+    let used = |pacing| {
+        let cfg = ConnConfig { pacing, ..with(Congestion::Cubic, Ecn::Off) };
+        let mut n = Net::new(path, &[cfg]);
+        n.run(Duration::from_secs(10));
+        let bytes = n.goodput(Duration::from_secs(30));
+        (n.used(&bytes, Duration::from_secs(30)), n.dropped)
+    };
+    let (paced, burst) = (used(Pacing::Auto), used(Pacing::Off));
+    assert!(paced.0 > 0.75 && paced.0 >= burst.0, "{paced:?} {burst:?}");
+}
+
 /// RFC 8257: 10 Gb/s, 100 µs; the queue stays near the threshold of its marks.
 #[test]
 fn test_dctcp_keeps_queue_near_its_mark() {

@@ -272,7 +272,10 @@ fn test_endless_echoes_leave_a_segment_in_flight() {
         for _ in 0..200 {
             b.now = b.now + RTT;
             b.queue(20_000);
-            b.sent();
+            if b.sent().is_empty() {
+                // At the least window the next segment waits for a timeout.
+                b.wait(b.c.stats().rto);
+            }
             let max = i32::try_from(b.c.snd_max().0).unwrap();
             assert!(max > acked, "{congestion:?}: stuck at {max}");
             acked = max;
@@ -391,4 +394,36 @@ fn test_ecn_outlives_idle_time() {
     b.marked(1100, 1000, NONE, false);
     assert_eq!(b.sent(), [".E 0 ack 2100"]);
     assert!(b.uses_ecn());
+}
+
+/// RFC 3168 section 6.1.2 and RFC 9438 section 4.6: a window of one segment cannot shrink, so the
+/// next segment waits for as long as the retransmission timer would.
+#[test]
+fn test_echo_at_the_least_window_holds_the_next_segment_back() {
+    let mut b = agreed(&with_ecn(Ecn::Request));
+    for round in 0.. {
+        b.queue(20_000);
+        if b.sent().is_empty() {
+            break;
+        }
+        assert!(round < 10);
+        b.now = b.now + RTT;
+        b.echo(i32::try_from(b.c.snd_max().0).unwrap());
+    }
+    assert_eq!(b.cwnd(), 1000);
+    let rto = b.c.stats().rto;
+    let waited = b.wait(rto);
+    assert_eq!(waited.len(), 1, "{waited:?}");
+    assert_eq!(waited[0].0, rto.as_millis());
+}
+
+/// RFC 3168 section 6.1.5: a window probe that comes with a mark is answered by its echo.
+#[test]
+fn test_mark_of_a_window_probe_is_echoed() {
+    let mut b = agreed(&with_ecn(Ecn::Request));
+    b.c.set_recv_window(0);
+    b.marked(0, 10_000, NONE, false);
+    assert_eq!(b.sent(), [". 0 ack 10000"]);
+    b.marked(10_000, 1, NONE, true);
+    assert_eq!(b.sent(), [".E 0 ack 10000"]);
 }

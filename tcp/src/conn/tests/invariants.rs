@@ -25,7 +25,8 @@ impl Connection {
         }
         let waits = una < max || (una < end.min(hot.snd_fin) && hot.state.sends());
         if waits && hot.state.sends() {
-            let timed = hot.rtx_at != NEVER || hot.pending.any(Pending::DATA);
+            let timed =
+                hot.rtx_at != NEVER || hot.pace_at != NEVER || hot.pending.any(Pending::DATA);
             assert!(timed, "silence: {self:?}");
         }
     }

@@ -480,3 +480,54 @@ fn test_frames_that_continue_each_other_are_one_segment_over_ipv6_too() {
     let FrameOutcome::Conn { payload: Some(p), .. } = run.outcome else { panic!("{run:?}") };
     assert_eq!((p.frame_off, p.len), (86, 100));
 }
+
+/// RFC 3168 in the headers: the SYN-ACK agrees, data have ECT(0), a mark is echoed, and marked frames
+/// make no run with others.
+#[test]
+fn test_marks_of_frames_are_echoed_and_split_runs() {
+    for (marked, runs) in [(0, vec![3]), (1, vec![1, 1, 1]), (2, vec![2, 1])] {
+        let mut b = host_b();
+        introduce(&mut b, ms(0));
+        let both = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
+        let ts = |val| Some(crate::Timestamps { val, ecr: 0 });
+        let open = TxSegment { timestamps: ts(1), flags: both, ..syn(100) };
+        b.handle_frame(ms(1), &tcp6((A6, 1000), (B6, PORT), &open, b"")[..]);
+        let answer = frames(&mut b, ms(1));
+        let (ip, tcp) = read6(&answer[0]);
+        let theirs = TcpHeader::parse(tcp, tcp.len()).unwrap().segment;
+        assert_eq!(theirs.flags, Flags::SYN.with(Flags::ACK).with(Flags::ECE));
+        assert_eq!(ip.traffic_class & 3, 0, "no SYN is capable of ECN");
+        let stamp = crate::Timestamps { val: 2, ecr: theirs.timestamps.unwrap().val };
+        let ack = theirs.seq.0.wrapping_add(1);
+        let data = |seq, bytes: &[u8], ce: bool| {
+            let seg = TxSegment { timestamps: Some(stamp), ..segment(seq, ack, Flags::ACK) };
+            let mut f = tcp6((A6, 1000), (B6, PORT), &seg, bytes);
+            f[15] |= if ce { 0x30 } else { 0 };
+            f
+        };
+        b.handle_frame(ms(1), &data(101, b"", false)[..]);
+        let id = events(&mut b)[0].0;
+        let burst = [101, 201, 301]
+            .map(|seq| data(seq, &[1; 100], marked > 0 && seq == 101 + 100 * marked));
+        let mut left = burst.iter().map(|f| Some(&f[..])).collect::<Vec<_>>();
+        let mut found = Vec::new();
+        while !left.is_empty() {
+            let run = b.handle_frames(ms(2), &mut left);
+            let FrameOutcome::Conn { payload: Some(p), .. } = run.outcome else {
+                panic!("{run:?}")
+            };
+            let len = p.len * (run.frames - 1) + run.last;
+            b.accept_payload(ms(2), id, p.pos, len);
+            found.push(run.frames);
+            left.drain(..run.frames as usize);
+        }
+        assert_eq!(found, runs, "{marked}");
+        b.user_mut(id).unwrap().push(b"data");
+        b.notify_send(id);
+        let sent = frames(&mut b, ms(2));
+        let (ip, tcp) = read6(sent.last().unwrap());
+        let seg = TcpHeader::parse(tcp, tcp.len()).unwrap().segment;
+        assert_eq!((seg.len, ip.traffic_class & 3), (4, 2), "ECT(0)");
+        assert_eq!(seg.flags.has(Flags::ECE), marked > 0);
+    }
+}
