@@ -239,6 +239,9 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         ),
         (old.limits.fpdu_memory != new.limits.fpdu_memory, "limits.fpdu-memory", WORKERS),
         (old.limits.rnr_wait != new.limits.rnr_wait, "limits.rnr-wait", WORKERS),
+        (old.sharing.congestion != new.sharing.congestion, "tcp.congestion", WORKERS),
+        (old.sharing.ecn != new.sharing.ecn, "tcp.ecn", WORKERS),
+        (old.sharing.pacing != new.sharing.pacing, "tcp.pacing", WORKERS),
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);
     changed.map(|(_, key, why)| Fixed { key, why }).collect()

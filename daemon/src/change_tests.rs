@@ -200,7 +200,8 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
     let old = config("");
     let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
-                registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\nrnr-wait = \"9s\"\n[[port]]\n\
+                registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\nrnr-wait = \"9s\"\n\
+                [tcp]\ncongestion = \"newreno\"\necn = \"off\"\npacing = \"off\"\n[[port]]\n\
                 name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\n\
                 addresses = [\"10.0.0.2/24\"]\n\
                 gateway = \"10.0.0.3\"\n[[listen]]\naddress = \"10.0.0.2:1\"\nservice = \"sink\"\n";
@@ -224,7 +225,10 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
             "limits.frames",
             "limits.peer-connections",
             "limits.fpdu-memory",
-            "limits.rnr-wait"
+            "limits.rnr-wait",
+            "tcp.congestion",
+            "tcp.ecn",
+            "tcp.pacing"
         ]
     );
 }
@@ -268,6 +272,9 @@ fn test_every_configuration_change_is_detected() {
         "[tcp]\nzero-window = \"9s\"\n",
         "[tcp]\nclose-stall = \"9s\"\n",
         "[tcp]\nclose-limit = \"9s\"\n",
+        "[tcp]\ncongestion = \"newreno\"\n",
+        "[tcp]\necn = \"off\"\n",
+        "[tcp]\npacing = \"off\"\n",
         "[infiniband]\ncm = true\n",
         "[metrics]\nlisten = \"127.0.0.1:9184\"\n",
         "[shutdown]\ndeadline = \"9s\"\n",

@@ -29,7 +29,7 @@ use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
 use heddle_hub::Policy;
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Cidr, Keepalive, Route};
+use heddle_tcp::{Cidr, Congestion, Ecn, Keepalive, Pacing, Route};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -84,6 +84,8 @@ pub struct Config {
     pub mpa: MpaOptions,
     /// Keepalive probes to silent peers of new connections; absent for no probes.
     pub keepalive: Option<Keepalive>,
+    /// How connections share the network with others.
+    pub sharing: Sharing,
     /// Time limits for peers that hold connections up.
     pub patience: Patience,
     /// Whether InfiniBand's connection management is enabled.
@@ -100,6 +102,17 @@ pub struct Config {
     pub clients: Vec<ClientRule>,
     /// Time that connections have to end in order when the appliance ends.
     pub shutdown: Duration,
+}
+
+/// How connections share the network with others: see the fields of [`heddle_tcp::ConnConfig`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sharing {
+    /// The algorithm that sizes the congestion window.
+    pub congestion: Congestion,
+    /// Explicit Congestion Notification.
+    pub ecn: Ecn,
+    /// Spreading of new data over the round trip.
+    pub pacing: Pacing,
 }
 
 /// Settings of DPDK.

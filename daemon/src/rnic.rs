@@ -192,7 +192,13 @@ fn setup(config: &Config) -> RnicSetup {
         ib_keepalive: config.ib_keepalive,
         inner: Some(config.inner.clone()),
         max_regions: config.regions(),
-        tcp: ConnConfig { keepalive: config.keepalive, ..setup.tcp },
+        tcp: ConnConfig {
+            keepalive: config.keepalive,
+            congestion: config.sharing.congestion,
+            ecn: config.sharing.ecn,
+            pacing: config.sharing.pacing,
+            ..setup.tcp
+        },
         ..setup
     };
     setup.with_patience(config.patience)
@@ -247,6 +253,7 @@ mod tests {
     use super::*;
     use crate::config::Accounts;
     use heddle_ctl::Patience;
+    use heddle_tcp::{Congestion, Ecn, Pacing};
 
     /// `ctl/tests/it/patience.rs` tests the workers' use of these settings on the wire.
     #[test]
@@ -254,7 +261,8 @@ mod tests {
         let text = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n\
                     [limits]\npeer-connections = 9\nfpdu-memory = 3\nrnr-wait = \"7s\"\n\
                     [mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
-                    zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n";
+                    zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n\
+                    congestion = \"dctcp\"\necn = \"request\"\npacing = \"off\"\n";
         let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
         let s = setup(text);
         let seconds = |d: Duration| d.as_secs();
@@ -265,9 +273,13 @@ mod tests {
         );
         assert_eq!((s.fpdu_memory, s.fpdu_stall), (3 << 20, Duration::from_secs(6)));
         assert_eq!(s.rnr_wait, Duration::from_secs(7));
+        let sharing = (s.tcp.congestion, s.tcp.ecn, s.tcp.pacing);
+        assert_eq!(sharing, (Congestion::Dctcp, Ecn::Request, Pacing::Off));
         assert!(s.tcp.keepalive.is_some(), "the rest stays");
         let usual = setup(text.split("[limits]").next().unwrap());
         assert_eq!(usual.patience(), Patience::default());
+        let sharing = (usual.tcp.congestion, usual.tcp.ecn, usual.tcp.pacing);
+        assert_eq!(sharing, (Congestion::Cubic, Ecn::Accept, Pacing::Auto));
         assert_eq!((usual.peer_conns, usual.fpdu_memory), (PeerLimit::Share, 64 << 20));
         assert_eq!(usual.rnr_wait, Duration::ZERO);
     }

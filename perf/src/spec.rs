@@ -10,6 +10,7 @@ use heddle_base::units::{Probability, Size, Sizes, UnitError};
 use heddle_ctl::MTU;
 use heddle_dataplane::Offloads;
 use heddle_services::bench::{MAX_DEPTH, MAX_SIZE, Mode, Op, UnknownWord};
+pub use heddle_tcp::{Congestion, Ecn};
 use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +118,10 @@ pub struct BenchSpec {
     pub wire: Wire,
     /// The work that the ports may do by themselves.
     pub offloads: Offloads,
+    /// The algorithm that sizes the congestion window.
+    pub congestion: Congestion,
+    /// Explicit Congestion Notification.
+    pub ecn: Ecn,
     /// The faults that the wire injects into frames.
     pub faults: Faults,
     /// True if the ends compare every byte.
@@ -151,6 +156,8 @@ impl Default for BenchSpec {
             mtu: 1500,
             wire: Wire::Ring,
             offloads: Offloads::default(),
+            congestion: Congestion::default(),
+            ecn: Ecn::default(),
             faults: Faults::NONE,
             verify: false,
             bidirectional: false,

@@ -21,7 +21,9 @@ use heddle_perf::pin;
 use heddle_perf::progress::Progress;
 use heddle_perf::report::{BenchReport, LatencyKind, spreads, table};
 use heddle_perf::sizing::{memory_for, queues_for};
-use heddle_perf::spec::{BenchSpec, Faults, OUTSTANDING, OUTSTANDING_INLINE, Rate, Until, Wire};
+use heddle_perf::spec::{
+    BenchSpec, Congestion, Ecn, Faults, OUTSTANDING, OUTSTANDING_INLINE, Rate, Until, Wire,
+};
 use heddle_perf::workload::{Peer, Run};
 use heddle_services::bench::{Mode, Op};
 use serde_json::{Map, Value, json};
@@ -109,6 +111,12 @@ pub(crate) struct Args {
     mtu: u16,
     #[command(flatten)]
     mpa: MpaArgs,
+    /// The algorithm that sizes the congestion window: cubic, newreno or dctcp
+    #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion, conflicts_with = "connect")]
+    congestion: Congestion,
+    /// Explicit Congestion Notification: off, accept or request
+    #[arg(long, value_name = "WHEN", default_value = "accept", value_parser = ecn, conflicts_with = "connect")]
+    ecn: Ecn,
     /// Share of frames to lose (0.01 or 1%)
     #[arg(long, value_name = "P", default_value = "0")]
     loss: Probability,
@@ -213,6 +221,8 @@ impl Args {
             mtu: self.mtu,
             wire: self.wire.between_two(),
             offloads: self.rnic.net.offloads.unwrap_or_default(),
+            congestion: self.congestion,
+            ecn: self.ecn,
             faults: Faults {
                 loss: self.loss,
                 reorder: self.reorder,
@@ -263,6 +273,8 @@ impl Args {
             ("mtu", json!(spec.mtu)),
             ("crc", json!(spec.mpa.crc == CrcPolicy::Required)),
             ("markers", json!(spec.mpa.markers)),
+            ("congestion", json!(name_of(&Congestion::NAMES, spec.congestion))),
+            ("ecn", json!(name_of(&Ecn::NAMES, spec.ecn))),
             ("loss", json!(spec.faults.loss.get())),
             ("reorder", json!(spec.faults.reorder.get())),
             ("dup", json!(spec.faults.dup.get())),
@@ -480,4 +492,23 @@ fn shown(args: &Args, spec: &BenchSpec, size: Size, n: u16, progress: &Progress)
     let to_stderr = args.results.take_stdout();
     let lines = intervals::Intervals::start(progress.clone(), size.0, kind, to_stderr);
     Shown::Intervals { _lines: lines }
+}
+
+fn congestion(s: &str) -> Result<Congestion, String> {
+    named(&Congestion::NAMES, s)
+}
+
+fn ecn(s: &str) -> Result<Ecn, String> {
+    named(&Ecn::NAMES, s)
+}
+
+fn named<T: Copy>(names: &[(&str, T)], s: &str) -> Result<T, String> {
+    let found = names.iter().find(|(name, _)| *name == s).map(|(_, value)| *value);
+    let all: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+    found.ok_or_else(|| format!("'{s}' is none of {}", all.join(", ")))
+}
+
+/// Returns the name of a value that has one.
+fn name_of<'a, T: PartialEq>(names: &[(&'a str, T)], value: T) -> Option<&'a str> {
+    names.iter().find(|(_, v)| *v == value).map(|(name, _)| *name)
 }

@@ -299,6 +299,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         limits: Limits::default(),
         mpa,
         keepalive: config::keepalive(args.keepalive.0),
+        sharing: config::Sharing::default(),
         patience: Patience::default(),
         infiniband: false,
         ib_keepalive: None,

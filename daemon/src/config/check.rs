@@ -14,7 +14,7 @@ use heddle_ctl::{MAX_WORKERS, MTU, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSource, VdevArg};
 use heddle_hub::{Addresses, Policy, ShareTerms};
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Addressing, Cidr, Route};
+use heddle_tcp::{Addressing, Cidr, Congestion, Ecn, Pacing, Route};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use toml::Spanned;
@@ -24,7 +24,7 @@ use super::file::{self, Key, Time};
 use super::text::Read;
 use super::{
     Accounts, ClientRule, Config, Control, Dpdk, Limits, Log, LogFormat, MAX_MEMORY, Memory, Port,
-    Problem, Workers, keepalive, value,
+    Problem, Sharing, Workers, keepalive, value,
 };
 
 use listen::Listeners;
@@ -83,6 +83,11 @@ pub(super) fn check(text: &str, accounts: &Accounts, read: Read) -> (Config, Vec
         weight: c.number(&file.limits.weight, WEIGHTS, 1),
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
+        sharing: Sharing {
+            congestion: c.choice(&file.tcp.congestion, &Congestion::NAMES, Congestion::default()),
+            ecn: c.choice(&file.tcp.ecn, &Ecn::NAMES, Ecn::default()),
+            pacing: c.choice(&file.tcp.pacing, &Pacing::NAMES, Pacing::default()),
+        },
         patience: c.patience(&file.tcp, &file.mpa),
         clients: c.clients(&file.client, &limits),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),

@@ -167,6 +167,9 @@ pub(super) struct Tcp {
     pub(super) zero_window: Key<Time>,
     pub(super) close_stall: Key<Time>,
     pub(super) close_limit: Key<Time>,
+    pub(super) congestion: Key<String>,
+    pub(super) ecn: Key<String>,
+    pub(super) pacing: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]

@@ -8,7 +8,7 @@ use heddle_dataplane::{Hugepages, IdlePolicy, Naps};
 use heddle_hub::Policy;
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 
-use super::{Config, Control, Dpdk, Limits, Log, Memory, Workers, keepalive};
+use super::{Config, Control, Dpdk, Limits, Log, Memory, Sharing, Workers, keepalive};
 
 /// Settings of an RNIC that programs start for themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +58,7 @@ impl Config {
             weight: 1,
             mpa: MpaOptions::new(),
             keepalive: keepalive(Duration::from_secs(60)),
+            sharing: Sharing::default(),
             patience: Patience::default(),
             infiniband: false,
             ib_keepalive: None,

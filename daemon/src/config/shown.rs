@@ -9,7 +9,7 @@ use heddle_base::units::ByteRate;
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
-use heddle_tcp::Route;
+use heddle_tcp::{Congestion, Ecn, Pacing, Route};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::PageSize;
 use toml::Spanned;
@@ -102,6 +102,9 @@ impl Config {
                 zero_window: time(self.patience.tcp.zero_window),
                 close_stall: time(self.patience.tcp.close_stall),
                 close_limit: time(self.patience.close_limit),
+                congestion: name(&Congestion::NAMES, self.sharing.congestion),
+                ecn: name(&Ecn::NAMES, self.sharing.ecn),
+                pacing: name(&Pacing::NAMES, self.sharing.pacing),
             },
             infiniband: file::Infiniband {
                 cm: flag(self.infiniband),
@@ -112,6 +115,11 @@ impl Config {
             shutdown: file::Shutdown { deadline: time(self.shutdown) },
         }
     }
+}
+
+/// Returns the name of a value that has one.
+fn name<T: PartialEq>(names: &[(&str, T)], value: T) -> Key<String> {
+    names.iter().find(|(_, v)| *v == value).and_then(|(name, _)| word(name))
 }
 
 /// Makes an entry; its place in a text is of no use here.

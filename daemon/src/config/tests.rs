@@ -89,6 +89,9 @@ user-timeout = "1s"
 zero-window = "90s"
 close-stall = "2500ms"
 close-limit = "86400s"
+congestion = "newreno"
+ecn = "request"
+pacing = "off"
 [shutdown]
 deadline = "250ms"
 [[port]]
@@ -178,6 +181,9 @@ timeout = "250ms"
     };
     let (close_limit, fpdu_stall) = (Duration::from_secs(86_400), Duration::from_secs(30));
     assert_eq!(c.patience, Patience { tcp, close_limit, fpdu_stall });
+    let sharing =
+        Sharing { congestion: Congestion::NewReno, ecn: Ecn::Request, pacing: Pacing::Off };
+    assert_eq!(c.sharing, sharing);
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
     assert_eq!(c.ib_keepalive, Some(Duration::from_secs(2)));
     let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
