@@ -141,7 +141,10 @@ impl Worker {
                 panic!("no service of datagrams was asked for: {order:?}")
             }
             Order::SetAddressing { net } => self.readdress(*net),
-            Order::SetKeepalive { .. } | Order::SetPatience { .. } | Order::Announce => {
+            Order::SetKeepalive { .. }
+            | Order::SetPatience { .. }
+            | Order::Announce
+            | Order::SolicitRouters => {
                 panic!("the manager has no say in that: {order:?}")
             }
         }

@@ -149,7 +149,8 @@ impl Host {
             | Order::SetAddressing { .. }
             | Order::SetKeepalive { .. }
             | Order::SetPatience { .. }
-            | Order::Announce => {}
+            | Order::Announce
+            | Order::SolicitRouters => {}
             Order::Release { conn } => assert!(self.open.remove(conn), "released once"),
             Order::SendStartup { conn, .. }
             | Order::EnterFpduMode { conn, .. }
