@@ -29,7 +29,7 @@ use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
 use heddle_hub::Policy;
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Cidr, Congestion, Ecn, Keepalive, Pacing, Route};
+use heddle_tcp::{Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, Route};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -105,7 +105,7 @@ pub struct Config {
 }
 
 /// How connections share the network with others: see the fields of [`heddle_tcp::ConnConfig`].
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sharing {
     /// The algorithm that sizes the congestion window.
     pub congestion: Congestion,
@@ -113,6 +113,15 @@ pub struct Sharing {
     pub ecn: Ecn,
     /// Spreading of new data over the round trip.
     pub pacing: Pacing,
+    /// Bytes that a peer may send ahead.
+    pub recv_window: u32,
+}
+
+impl Default for Sharing {
+    fn default() -> Sharing {
+        let ConnConfig { congestion, ecn, pacing, recv_window, .. } = ConnConfig::default();
+        Sharing { congestion, ecn, pacing, recv_window }
+    }
 }
 
 /// Settings of DPDK.

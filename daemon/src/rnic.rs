@@ -197,6 +197,7 @@ fn setup(config: &Config) -> RnicSetup {
             congestion: config.sharing.congestion,
             ecn: config.sharing.ecn,
             pacing: config.sharing.pacing,
+            recv_window: config.sharing.recv_window,
             ..setup.tcp
         },
         ..setup
@@ -262,7 +263,8 @@ mod tests {
                     [limits]\npeer-connections = 9\nfpdu-memory = 3\nrnr-wait = \"7s\"\n\
                     [mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
                     zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n\
-                    congestion = \"dctcp\"\necn = \"request\"\npacing = \"off\"\n";
+                    congestion = \"dctcp\"\necn = \"request\"\npacing = \"off\"\n\
+                    receive-window = 2048\n";
         let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
         let s = setup(text);
         let seconds = |d: Duration| d.as_secs();
@@ -275,11 +277,13 @@ mod tests {
         assert_eq!(s.rnr_wait, Duration::from_secs(7));
         let sharing = (s.tcp.congestion, s.tcp.ecn, s.tcp.pacing);
         assert_eq!(sharing, (Congestion::Dctcp, Ecn::Request, Pacing::Off));
+        assert_eq!(s.tcp.recv_window, 2 << 20);
         assert!(s.tcp.keepalive.is_some(), "the rest stays");
         let usual = setup(text.split("[limits]").next().unwrap());
         assert_eq!(usual.patience(), Patience::default());
         let sharing = (usual.tcp.congestion, usual.tcp.ecn, usual.tcp.pacing);
         assert_eq!(sharing, (Congestion::Cubic, Ecn::Accept, Pacing::Auto));
+        assert_eq!(usual.tcp.recv_window, 1 << 20);
         assert_eq!((usual.peer_conns, usual.fpdu_memory), (PeerLimit::Share, 64 << 20));
         assert_eq!(usual.rnr_wait, Duration::ZERO);
     }

@@ -127,12 +127,7 @@ fn pair_config(spec: &BenchSpec, workers: usize) -> impl Fn(u8) -> EndpointConfi
         fault: fault_config(&spec.faults),
         // No packet of an old connection is in flight after the ring is empty, and the next
         // size needs the connection's place.
-        tcp: ConnConfig {
-            time_wait: Duration::from_millis(10),
-            congestion: spec.congestion,
-            ecn: spec.ecn,
-            ..ConnConfig::default()
-        },
+        tcp: ConnConfig { time_wait: Duration::from_millis(10), ..spec.tcp },
         ..EndpointConfig::with_seed(
             Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
             seed.derive(n.into()),

@@ -10,7 +10,7 @@ use heddle_base::units::{Probability, Size, Sizes, UnitError};
 use heddle_ctl::MTU;
 use heddle_dataplane::Offloads;
 use heddle_services::bench::{MAX_DEPTH, MAX_SIZE, Mode, Op, UnknownWord};
-pub use heddle_tcp::{Congestion, Ecn};
+pub use heddle_tcp::{Congestion, ConnConfig, Ecn};
 use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
 
@@ -118,10 +118,8 @@ pub struct BenchSpec {
     pub wire: Wire,
     /// The work that the ports may do by themselves.
     pub offloads: Offloads,
-    /// The algorithm that sizes the congestion window.
-    pub congestion: Congestion,
-    /// Explicit Congestion Notification.
-    pub ecn: Ecn,
+    /// Settings of TCP, of both sides if both are in this process.
+    pub tcp: ConnConfig,
     /// The faults that the wire injects into frames.
     pub faults: Faults,
     /// True if the ends compare every byte.
@@ -156,8 +154,7 @@ impl Default for BenchSpec {
             mtu: 1500,
             wire: Wire::Ring,
             offloads: Offloads::default(),
-            congestion: Congestion::default(),
-            ecn: Ecn::default(),
+            tcp: ConnConfig::default(),
             faults: Faults::NONE,
             verify: false,
             bidirectional: false,

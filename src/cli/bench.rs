@@ -31,7 +31,7 @@ use serde_json::{Map, Value, json};
 use super::Failure;
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{mtu, start_eal};
+use super::net::{TcpArgs, mtu, start_eal};
 use super::progress::Line;
 use super::rnic::{Rnic, RnicArgs, explain};
 
@@ -111,12 +111,8 @@ pub(crate) struct Args {
     mtu: u16,
     #[command(flatten)]
     mpa: MpaArgs,
-    /// The algorithm that sizes the congestion window: cubic, newreno or dctcp
-    #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion, conflicts_with = "connect")]
-    congestion: Congestion,
-    /// Explicit Congestion Notification: off, accept or request
-    #[arg(long, value_name = "WHEN", default_value = "accept", value_parser = ecn, conflicts_with = "connect")]
-    ecn: Ecn,
+    #[command(flatten)]
+    tcp: TcpArgs,
     /// Share of frames to lose (0.01 or 1%)
     #[arg(long, value_name = "P", default_value = "0")]
     loss: Probability,
@@ -221,8 +217,7 @@ impl Args {
             mtu: self.mtu,
             wire: self.wire.between_two(),
             offloads: self.rnic.net.offloads.unwrap_or_default(),
-            congestion: self.congestion,
-            ecn: self.ecn,
+            tcp: self.tcp.settings(),
             faults: Faults {
                 loss: self.loss,
                 reorder: self.reorder,
@@ -273,8 +268,9 @@ impl Args {
             ("mtu", json!(spec.mtu)),
             ("crc", json!(spec.mpa.crc == CrcPolicy::Required)),
             ("markers", json!(spec.mpa.markers)),
-            ("congestion", json!(name_of(&Congestion::NAMES, spec.congestion))),
-            ("ecn", json!(name_of(&Ecn::NAMES, spec.ecn))),
+            ("congestion", json!(name_of(&Congestion::NAMES, spec.tcp.congestion))),
+            ("ecn", json!(name_of(&Ecn::NAMES, spec.tcp.ecn))),
+            ("receive_window", json!(spec.tcp.recv_window)),
             ("loss", json!(spec.faults.loss.get())),
             ("reorder", json!(spec.faults.reorder.get())),
             ("dup", json!(spec.faults.dup.get())),
@@ -452,7 +448,7 @@ fn connect(
     let workers = cores.len().max(1);
     // Each worker needs its own room for completion queues.
     let queues = queues_for(spec) + (workers - 1) * (16 << 20);
-    let rnic = args.rnic.open_with(spec.mtu, memory_for(spec), queues, workers)?;
+    let rnic = args.rnic.open_with(spec.mtu, memory_for(spec), queues, workers, args.tcp)?;
     if let Some(&core) = cores.first() {
         pin::pin_to(core)?;
     }
@@ -492,20 +488,6 @@ fn shown(args: &Args, spec: &BenchSpec, size: Size, n: u16, progress: &Progress)
     let to_stderr = args.results.take_stdout();
     let lines = intervals::Intervals::start(progress.clone(), size.0, kind, to_stderr);
     Shown::Intervals { _lines: lines }
-}
-
-fn congestion(s: &str) -> Result<Congestion, String> {
-    named(&Congestion::NAMES, s)
-}
-
-fn ecn(s: &str) -> Result<Ecn, String> {
-    named(&Ecn::NAMES, s)
-}
-
-fn named<T: Copy>(names: &[(&str, T)], s: &str) -> Result<T, String> {
-    let found = names.iter().find(|(name, _)| *name == s).map(|(_, value)| *value);
-    let all: Vec<_> = names.iter().map(|(name, _)| *name).collect();
-    found.ok_or_else(|| format!("'{s}' is none of {}", all.join(", ")))
 }
 
 /// Returns the name of a value that has one.

@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use heddle::dpdk::{IovaMode, Offloads, PortSource, VdevArg};
 use heddle::rnic::MTU;
-use heddle::tcp::{Cidr, RouterAdverts, check_addrs};
+use heddle::tcp::{Cidr, Congestion, ConnConfig, Ecn, RouterAdverts, check_addrs};
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
+use heddle_daemon::config::Sharing;
 pub(crate) use heddle_daemon::config::cidr;
 use heddle_daemon::rnic;
 
@@ -126,4 +127,57 @@ pub(crate) fn start_eal(
 ) -> Result<Eal, Failure> {
     let pools = [(config.mtu, u64::from(workers) * u64::from(config.frames))];
     rnic::start_eal(pools, eal, None).map_err(Failure::of_start)
+}
+
+/// Settings of TCP for the connections of an RNIC of this process.
+#[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
+pub(crate) struct TcpArgs {
+    /// The algorithm that sizes the congestion window: cubic, newreno or dctcp
+    #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion)]
+    congestion: Congestion,
+    /// Explicit Congestion Notification: off, accept or request
+    #[arg(long, value_name = "WHEN", default_value = "accept", value_parser = ecn)]
+    ecn: Ecn,
+    /// KiB that a peer may send ahead: for long paths, their rate times their round trip
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(64..=65_536))]
+    receive_window: u32,
+}
+
+impl Default for TcpArgs {
+    fn default() -> TcpArgs {
+        TcpArgs { congestion: Congestion::default(), ecn: Ecn::default(), receive_window: 1024 }
+    }
+}
+
+impl TcpArgs {
+    /// Returns the settings in the form of a configuration.
+    pub(crate) fn sharing(self) -> Sharing {
+        let ConnConfig { congestion, ecn, pacing, recv_window, .. } = self.settings();
+        Sharing { congestion, ecn, pacing, recv_window }
+    }
+
+    /// Returns the settings of connections.
+    pub(crate) fn settings(self) -> ConnConfig {
+        ConnConfig {
+            congestion: self.congestion,
+            ecn: self.ecn,
+            recv_window: self.receive_window << 10,
+            ..ConnConfig::default()
+        }
+    }
+}
+
+fn congestion(s: &str) -> Result<Congestion, String> {
+    named(&Congestion::NAMES, s)
+}
+
+fn ecn(s: &str) -> Result<Ecn, String> {
+    named(&Ecn::NAMES, s)
+}
+
+fn named<T: Copy>(names: &[(&str, T)], s: &str) -> Result<T, String> {
+    let found = names.iter().find(|(name, _)| *name == s).map(|(_, value)| *value);
+    let all: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+    found.ok_or_else(|| format!("'{s}' is none of {}", all.join(", ")))
 }

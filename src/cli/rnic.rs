@@ -7,7 +7,7 @@ use heddle::remote::OpenParams;
 use heddle::{Device, Eal, Endpoint, EndpointConfig};
 
 use super::Failure;
-use super::net::NetArgs;
+use super::net::{NetArgs, TcpArgs};
 
 /// The options that select an own device with addresses, or the RNIC of another process.
 #[derive(Clone, Debug, clap::Args)]
@@ -56,24 +56,31 @@ impl RnicArgs {
 
     /// Opens the RNIC with `memory` bytes to register and `queues` bytes for queues.
     pub(crate) fn open(&self, mtu: u16, memory: usize, queues: usize) -> Result<Rnic, Failure> {
-        self.open_with(mtu, memory, queues, 1)
+        self.open_with(mtu, memory, queues, 1, TcpArgs::default())
     }
 
-    /// Does the same with `workers` workers, if the RNIC is this process's own.
+    /// Does the same with `workers` workers and these settings of TCP, if the RNIC is this process's
+    /// own.
     pub(crate) fn open_with(
         &self,
         mtu: u16,
         memory: usize,
         queues: usize,
         workers: usize,
+        tcp: TcpArgs,
     ) -> Result<Rnic, Failure> {
         match &self.socket {
+            Some(_) if tcp != TcpArgs::default() => Err(Failure::usage(
+                "--congestion, --ecn and --receive-window: TCP is the appliance's, whose file has \
+                 these settings",
+            )),
             Some(path) => {
                 let params = OpenParams { memory, queues, ..OpenParams::default() };
                 Ok(Rnic::Served(Device::open_with(path, &params)?))
             }
             None => {
-                let open = |c| EndpointConfig { mtu, memory, queues, workers, ..c };
+                let tcp = tcp.settings();
+                let open = |c| EndpointConfig { mtu, memory, queues, workers, tcp, ..c };
                 let (eal, endpoint) = self.net.open_with(open)?;
                 Ok(Rnic::Own { eal, endpoint: Box::new(endpoint) })
             }

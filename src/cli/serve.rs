@@ -21,7 +21,7 @@ use heddle_services::Services;
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{NetArgs, mtu};
+use super::net::{NetArgs, TcpArgs, mtu};
 use super::signals::Stop;
 use super::{Failure, complain, counters, say};
 
@@ -62,6 +62,8 @@ pub(crate) struct Args {
     /// third of that time apart, its connection ends [0s: never]
     #[arg(long, value_name = "T", default_value = "60s")]
     keepalive: Span,
+    #[command(flatten)]
+    tcp: TcpArgs,
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
@@ -101,13 +103,17 @@ pub(crate) struct Args {
 }
 
 /// Options that the configuration file replaces.
-const FLAGS: [&str; 18] = [
+const FLAGS: [&str; 22] = [
     "metrics",
     "vdev",
     "pci",
     "iova",
     "ips",
     "gateway",
+    "router_adverts",
+    "congestion",
+    "ecn",
+    "receive_window",
     "listen",
     "mtu",
     "crc",
@@ -123,9 +129,28 @@ const FLAGS: [&str; 18] = [
 ];
 
 /// Options that do not apply to a private RNIC.
-const PUBLIC: [&str; 17] = [
-    "config", "metrics", "vdev", "pci", "iova", "ips", "gateway", "listen", "mtu", "crc", "mpa",
-    "rtr", "markers", "memory", "lcores", "idle", "inline",
+const PUBLIC: [&str; 21] = [
+    "config",
+    "metrics",
+    "vdev",
+    "pci",
+    "iova",
+    "ips",
+    "gateway",
+    "router_adverts",
+    "congestion",
+    "ecn",
+    "receive_window",
+    "listen",
+    "mtu",
+    "crc",
+    "mpa",
+    "rtr",
+    "markers",
+    "memory",
+    "lcores",
+    "idle",
+    "inline",
 ];
 
 /// The reach of a check.
@@ -299,7 +324,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         limits: Limits::default(),
         mpa,
         keepalive: config::keepalive(args.keepalive.0),
-        sharing: config::Sharing::default(),
+        sharing: args.tcp.sharing(),
         patience: Patience::default(),
         infiniband: false,
         ib_keepalive: None,

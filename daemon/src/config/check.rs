@@ -87,6 +87,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, read: Read) -> (Config, Vec
             congestion: c.choice(&file.tcp.congestion, &Congestion::NAMES, Congestion::default()),
             ecn: c.choice(&file.tcp.ecn, &Ecn::NAMES, Ecn::default()),
             pacing: c.choice(&file.tcp.pacing, &Pacing::NAMES, Pacing::default()),
+            recv_window: c.number(&file.tcp.receive_window, 64..=65_536, 1024_u32) << 10,
         },
         patience: c.patience(&file.tcp, &file.mpa),
         clients: c.clients(&file.client, &limits),

@@ -170,6 +170,7 @@ pub(super) struct Tcp {
     pub(super) congestion: Key<String>,
     pub(super) ecn: Key<String>,
     pub(super) pacing: Key<String>,
+    pub(super) receive_window: Key<i64>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]

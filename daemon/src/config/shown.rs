@@ -105,6 +105,7 @@ impl Config {
                 congestion: name(&Congestion::NAMES, self.sharing.congestion),
                 ecn: name(&Ecn::NAMES, self.sharing.ecn),
                 pacing: name(&Pacing::NAMES, self.sharing.pacing),
+                receive_window: number(self.sharing.recv_window >> 10),
             },
             infiniband: file::Infiniband {
                 cm: flag(self.infiniband),

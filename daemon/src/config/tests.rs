@@ -92,6 +92,7 @@ close-limit = "86400s"
 congestion = "newreno"
 ecn = "request"
 pacing = "off"
+receive-window = 4096
 [shutdown]
 deadline = "250ms"
 [[port]]
@@ -102,6 +103,7 @@ addresses = ["10.0.0.1/24", "10.1.0.1/16"]
 workers = 2
 queues = 1
 gateway = "10.0.0.254"
+router-advertisements = "routes"
 routes = [{ to = "10.9.0.0/16", via = "10.1.9.9" }]
 [[port]]
 vdev = "net_ring0"
@@ -181,13 +183,18 @@ timeout = "250ms"
     };
     let (close_limit, fpdu_stall) = (Duration::from_secs(86_400), Duration::from_secs(30));
     assert_eq!(c.patience, Patience { tcp, close_limit, fpdu_stall });
-    let sharing =
-        Sharing { congestion: Congestion::NewReno, ecn: Ecn::Request, pacing: Pacing::Off };
+    let sharing = Sharing {
+        congestion: Congestion::NewReno,
+        ecn: Ecn::Request,
+        pacing: Pacing::Off,
+        recv_window: 4 << 20,
+    };
     assert_eq!(c.sharing, sharing);
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
     assert_eq!(c.ib_keepalive, Some(Duration::from_secs(2)));
     let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
     assert_eq!((left.name.as_str(), left.mtu), ("left", 9000));
+    assert_eq!(left.router_adverts, RouterAdverts::Routes);
     assert_eq!((left.workers, left.queues, c.worker_count()), (2, Some(1), 3));
     assert!(matches!(&left.source, PortSource::Device(d) if d == "0000:3b:00.0"));
     let routes: Vec<_> = left.routes.iter().map(ToString::to_string).collect();

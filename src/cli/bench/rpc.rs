@@ -267,7 +267,7 @@ impl Far {
         }
         args.log.start();
         let memory = memory_for(spec) + rpc::memory_for(spec);
-        let rnic = args.rnic.open_with(spec.mtu, memory, 2 * queues_for(spec), 1)?;
+        let rnic = args.rnic.open_with(spec.mtu, memory, 2 * queues_for(spec), 1, args.tcp)?;
         if let Some(&core) = cores.first() {
             pin::pin_to(core)?;
         }
