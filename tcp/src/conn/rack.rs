@@ -91,11 +91,31 @@ pub(super) enum Timer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Episode {
     /// Bytes sent again in this episode.
-    pub(super) retransmitted: u64,
+    retransmitted: u64,
+    /// The stretch of the stream in which these bytes lie.
+    again: Range,
     /// Retransmitted bytes that the peer reported as duplicates.
     needless: u64,
     /// Timestamp clock at the timeout, until the first acknowledgment after it.
     timeout_ts: Option<u32>,
+}
+
+impl Episode {
+    /// Records that the connection sends `range` again.
+    pub(super) fn note_retransmission(&mut self, range: Range) {
+        self.again = match self.retransmitted {
+            0 => range,
+            _ => Range::new(self.again.start.min(range.start), self.again.end.max(range.end)),
+        };
+        self.retransmitted += range.len();
+    }
+
+    /// Returns true if the peer may have `range` twice because the connection sent it again. Where
+    /// the connection has sent nothing again, the network has made the copy, and the copy says
+    /// nothing about the episode.
+    fn sent_again(&self, range: Range) -> bool {
+        self.retransmitted > 0 && self.again.start <= range.start && range.end <= self.again.end
+    }
 }
 
 /// State of RACK-TLP apart from the scoreboard.
@@ -168,6 +188,7 @@ impl Connection {
         self.hot.cc.save(before.is_some());
         self.cold.rack.episode = Some(Episode {
             retransmitted: before.map_or(0, |e| e.retransmitted),
+            again: before.map_or(Range::new(StreamPos::START, StreamPos::START), |e| e.again),
             needless: before.map_or(0, |e| e.needless),
             timeout_ts,
         });
@@ -197,9 +218,11 @@ impl Connection {
             rack.reordering_round = self.hot.snd_max;
         }
         rack.reordering_persists = REORDERING_PERSISTS;
-        if let Some(e) = &mut rack.episode {
+        if let Some(e) = &mut rack.episode
+            && e.sent_again(range)
+        {
             e.needless += range.len();
-            if e.retransmitted > 0 && e.needless >= e.retransmitted {
+            if e.needless >= e.retransmitted {
                 self.undo(now);
             }
         }

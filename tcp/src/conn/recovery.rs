@@ -273,7 +273,7 @@ impl Connection {
         self.hot.cc.on_retransmit(sent);
         self.hot.out_of_pipe -= i64::from(sent);
         if let Some(e) = &mut self.cold.rack.episode {
-            e.retransmitted += range.len();
+            e.note_retransmission(range);
         }
         if lost.start == una {
             // Never less than one RTO between this transmission and a timer retransmission.

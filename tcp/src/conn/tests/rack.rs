@@ -353,6 +353,24 @@ fn test_needless_recovery_is_undone_by_d_sack() {
     assert_eq!((s.counters.spurious_retransmits, s.counters.recoveries_undone), (1, 1));
 }
 
+/// A network that delivers frames twice draws a D-SACK for each. Such a report is about bytes sent
+/// once, so it is no evidence against the recovery.
+#[test]
+fn test_copies_that_the_network_made_undo_no_recovery() {
+    let mut b = ten_out(0);
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 4000)]);
+    assert_eq!(b.sent(), [". 0+1000 ack 0 again"]);
+    b.now = b.now + RTT / 2;
+    b.sack(10_000, &[]);
+    b.sack(10_000, &[(1000, 2000)]);
+    b.sack(10_000, &[(9000, 10_000)]);
+    assert_eq!((b.c.stats().ssthresh, b.count().recoveries_undone), (5000, 0));
+    // The twin: the copy of what was sent again.
+    b.sack(10_000, &[(0, 1000)]);
+    assert_eq!((b.c.stats().ssthresh, b.count().recoveries_undone), (u32::MAX, 1));
+}
+
 /// RFC 3522: the first ACK after a timeout echoes a timestamp from before it.
 #[test]
 fn test_a_premature_timeout_is_undone() {
