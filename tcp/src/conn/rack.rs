@@ -91,11 +91,11 @@ pub(super) enum Timer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Episode {
     /// Bytes sent again in this episode.
-    retransmitted: u64,
-    /// The stretch of the stream in which these bytes lie.
-    again: Range,
+    retransmitted: u32,
     /// Retransmitted bytes that the peer reported as duplicates.
-    needless: u64,
+    needless: u32,
+    /// The end of the last of the bytes sent again.
+    again_end: StreamPos,
     /// Timestamp clock at the timeout, until the first acknowledgment after it.
     timeout_ts: Option<u32>,
 }
@@ -103,19 +103,20 @@ pub(super) struct Episode {
 impl Episode {
     /// Records that the connection sends `range` again.
     pub(super) fn note_retransmission(&mut self, range: Range) {
-        self.again = match self.retransmitted {
-            0 => range,
-            _ => Range::new(self.again.start.min(range.start), self.again.end.max(range.end)),
-        };
-        self.retransmitted += range.len();
+        self.retransmitted = self.retransmitted.saturating_add(bytes(range));
+        self.again_end = self.again_end.max(range.end);
     }
 
-    /// Returns true if the peer may have `range` twice because the connection sent it again. Where
-    /// the connection has sent nothing again, the network has made the copy, and the copy says
-    /// nothing about the episode.
+    /// Returns true if the peer may have `range` twice because the connection sent it again. Beyond
+    /// the bytes sent again, the network has made the copy, which says nothing about the episode.
     fn sent_again(&self, range: Range) -> bool {
-        self.retransmitted > 0 && self.again.start <= range.start && range.end <= self.again.end
+        self.retransmitted > 0 && range.end <= self.again_end
     }
+}
+
+/// Returns the length of a range of bytes in flight, which are fewer than 4 GiB.
+fn bytes(range: Range) -> u32 {
+    u32::try_from(range.len()).unwrap_or(u32::MAX)
 }
 
 /// State of RACK-TLP apart from the scoreboard.
@@ -188,7 +189,7 @@ impl Connection {
         self.hot.cc.save(before.is_some());
         self.cold.rack.episode = Some(Episode {
             retransmitted: before.map_or(0, |e| e.retransmitted),
-            again: before.map_or(Range::new(StreamPos::START, StreamPos::START), |e| e.again),
+            again_end: before.map_or(StreamPos::START, |e| e.again_end),
             needless: before.map_or(0, |e| e.needless),
             timeout_ts,
         });
@@ -221,7 +222,7 @@ impl Connection {
         if let Some(e) = &mut rack.episode
             && e.sent_again(range)
         {
-            e.needless += range.len();
+            e.needless = e.needless.saturating_add(bytes(range));
             if e.needless >= e.retransmitted {
                 self.undo(now);
             }
