@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::net::{IpAddr, SocketAddr};
 
-use heddle_types::{AppId, CmId, ListenError, ListenParams, ListenerId, WorkerId};
+use heddle_types::{AppId, CmId, ListenAt, ListenError, ListenParams, ListenerId, WorkerId};
 
 use crate::conn::Place;
 use crate::notice::Refusal;
@@ -142,6 +142,11 @@ impl Listener {
         Listener { app, addr, params, places, peers, workers, pending }
     }
 
+    /// Returns the addresses at which it listens.
+    pub(crate) fn at(&self) -> ListenAt {
+        ListenAt::new(self.addr.ip(), self.params.v6_only)
+    }
+
     /// Returns true if the listener takes connections: every worker listens.
     pub(crate) fn is_listening(&self) -> bool {
         self.pending.is_none()
@@ -235,7 +240,8 @@ impl Listener {
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     by_id: BTreeMap<ListenerId, Listener>,
-    by_addr: BTreeMap<(u16, Option<IpAddr>), ListenerId>,
+    /// Sorted by port, so that the listeners of a port stand together.
+    by_place: BTreeMap<(u16, ListenAt), ListenerId>,
 }
 
 impl Listeners {
@@ -262,39 +268,42 @@ impl Listeners {
     /// Returns `Ok` if a listener may be added, by the rules of the workers' stacks, which are the
     /// same for all workers. Because the manager checks here, the answer comes at once, and not
     /// from N workers of which some have begun to listen by then.
-    pub(crate) fn check(&self, addr: SocketAddr) -> Result<(), ListenError> {
-        let taken = self.by_addr.contains_key(&(addr.port(), bind(addr)));
-        ListenError::check(addr.port(), self.by_id.len(), taken)
+    pub(crate) fn check(&self, at: ListenAt, port: u16) -> Result<(), ListenError> {
+        // The table holds no two listeners that exclude each other, so a port has few wildcards.
+        let taken = match at.one() {
+            Some(_) => self.by_place.contains_key(&(port, at)),
+            None => WILDCARDS
+                .iter()
+                .any(|&other| at.excludes(other) && self.by_place.contains_key(&(port, other))),
+        };
+        ListenError::check(port, self.by_id.len(), taken)
     }
 
     pub(crate) fn insert(&mut self, id: ListenerId, listener: Listener) {
-        self.by_addr.insert((listener.addr.port(), bind(listener.addr)), id);
+        self.by_place.insert((listener.addr.port(), listener.at()), id);
         self.by_id.insert(id, listener);
     }
 
     pub(crate) fn remove(&mut self, id: ListenerId) -> Option<Listener> {
         let listener = self.by_id.remove(&id)?;
-        self.by_addr.remove(&(listener.addr.port(), bind(listener.addr)));
+        self.by_place.remove(&(listener.addr.port(), listener.at()));
         Some(listener)
     }
 
     /// Returns the listener for a connection that came to `local`: a listener at that very address
-    /// takes precedence over a listener at all our addresses. Each worker has already matched the
+    /// takes precedence over a listener at all addresses of its family, and that over a listener at
+    /// all our addresses. Each worker has already matched the
     /// SYN in the same way, but among its own names, and it may have accepted before all workers
     /// listen. This function decides which application gets the connection.
     pub(crate) fn at(&self, local: SocketAddr) -> Option<ListenerId> {
-        let listening = |addr| {
-            let id = *self.by_addr.get(&(local.port(), addr))?;
+        ListenAt::places(local.ip()).into_iter().find_map(|place| {
+            let id = *self.by_place.get(&(local.port(), place))?;
             self.by_id.get(&id)?.is_listening().then_some(id)
-        };
-        listening(Some(local.ip())).or_else(|| listening(None))
+        })
     }
 }
 
-/// Returns the address that a worker binds to; absent for all our addresses.
-pub(crate) fn bind(addr: SocketAddr) -> Option<IpAddr> {
-    (!addr.ip().is_unspecified()).then(|| addr.ip())
-}
+const WILDCARDS: [ListenAt; 3] = [ListenAt::Ipv4, ListenAt::Ipv6, ListenAt::All];
 
 #[cfg(test)]
 mod tests {
@@ -357,6 +366,39 @@ mod tests {
             withdrawn.sort();
             assert_eq!(withdrawn, [WorkerId(0), WorkerId(2)], "{order:?}");
         }
+    }
+
+    #[test]
+    fn test_connection_goes_to_the_most_specific_listener_of_its_family() {
+        let mut all = Listeners::default();
+        let mut add = |n, addr: &str, v6_only| {
+            let addr: SocketAddr = addr.parse().unwrap();
+            let params = ListenParams { v6_only, ..ListenParams::default() };
+            let mut l = Listener::new(AppId(1), addr, params, vec![WorkerId(0)]);
+            all.check(l.at(), addr.port())?;
+            l.answered(WorkerId(0), Ok(()));
+            all.insert(ListenerId(n), l);
+            Ok(())
+        };
+        add(1, "0.0.0.0:80", false).unwrap();
+        assert_eq!(add(2, "[::]:80", false), Err(ListenError::InUse));
+        add(3, "[::]:80", true).unwrap();
+        add(4, "[fd00::1]:80", false).unwrap();
+        add(5, "[::]:81", false).unwrap();
+        assert_eq!(add(6, "0.0.0.0:81", false), Err(ListenError::InUse));
+        add(7, "10.0.0.1:81", false).unwrap();
+        for (to, id) in [
+            ("10.0.0.1:80", 1),
+            ("[fd00::2]:80", 3),
+            ("[fd00::1]:80", 4),
+            ("10.0.0.2:81", 5),
+            ("[fd00::1]:81", 5),
+            ("10.0.0.1:81", 7),
+        ] {
+            assert_eq!(all.at(to.parse().unwrap()), Some(ListenerId(id)), "{to}");
+        }
+        all.remove(ListenerId(3));
+        assert_eq!(all.at("[fd00::2]:80".parse().unwrap()), None, "0.0.0.0 takes no IPv6");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use heddle_iwarp::{QpConfig, Role};
 use heddle_rings::worker::WorkerQp;
 use heddle_rnic::{Event, FpduMode, Order, Report, Rnic, RnicConfig};
 use heddle_tcp::{Cidr, StackConfig};
-use heddle_types::ConnId;
+use heddle_types::{ConnId, ListenAt};
 use heddle_verbs::{Access, Cqe, Data, Mr, RecvWr, SendOp, SendWr, Sge, Stag};
 
 const PORT: u16 = 7174;
@@ -150,7 +150,7 @@ impl Net {
     /// Connects side 0 to side 1 without an MPA exchange.
     fn connect(&mut self, crc: bool) {
         let remote = ([10, 0, 0, 2], PORT).into();
-        let listen = Order::Listen { token: 1, addr: None, port: PORT, backlog: 4 };
+        let listen = Order::Listen { token: 1, at: ListenAt::All, port: PORT, backlog: 4 };
         self.sides[1].order(Command::Order(listen));
         self.sides[0].order(Command::Order(Order::Connect { token: 2, local: None, remote }));
         let mut conns: [Option<ConnId>; 2] = [None; 2];

@@ -155,6 +155,7 @@ fn request(o: &mut Bytes<'_>, known: &Known) -> Request {
         253 => {
             return Request::ReserveAddr(protocol::ReserveAddr {
                 addr: ([10, 0, 0, 1], if on.is_some() { 0 } else { o.short() }).into(),
+                v6_only: false,
             });
         }
         254 => return Request::DestroyReservedAddr(protocol::Id { id }),

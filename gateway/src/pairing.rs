@@ -23,7 +23,8 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use heddle_types::{
-    CmId, ConnectFailure, Event, IbRefusal, ListenerId, Protocol, QpSpec, Request, Transport,
+    CmId, ConnectFailure, Event, IbRefusal, ListenAt, ListenerId, Protocol, QpSpec, Request,
+    Transport,
 };
 
 use pair::Pair;
@@ -201,7 +202,8 @@ impl Pairing {
 
     /// Returns true if a request to `to` comes to a listener at `addr`.
     fn reaches(&self, to: SocketAddr, addr: SocketAddr) -> bool {
-        let any = addr.ip().is_unspecified() && self.ours.contains(&to.ip());
+        let takes = ListenAt::new(addr.ip(), false).takes(to.ip());
+        let any = takes && self.ours.contains(&to.ip());
         to.port() == addr.port() && (to.ip() == addr.ip() || any)
     }
 

@@ -122,17 +122,17 @@ impl Local {
             .inspect_err(|_| self.closed.store(false, Ordering::Release))
     }
 
-    /// Reserves an address for which `may` returns true.
+    /// Reserves an address for which `may` returns true, without IPv4 if `v6_only`.
     pub(crate) fn reserve_allowed(
         self: Arc<Self>,
-        addr: SocketAddr,
+        (addr, v6_only): (SocketAddr, bool),
         may: impl Fn(SocketAddr) -> bool,
     ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
         let board = self.hub.board.clone();
         if !addr.ip().is_unspecified() && !board.may_have(addr.ip()) {
             return Err(DeviceError::Address(addr, ReserveError::NotOurs));
         }
-        let reserved = board.names.reserve(self.id, addr, &self.hub.random, may);
+        let reserved = board.names.reserve(self.id, (addr, v6_only), &self.hub.random, may);
         let (chosen, number) = reserved.map_err(|e| DeviceError::Address(addr, e))?;
         let owner = Owner::new(move || board.names.give_up(Holder::Reserved(number)));
         Ok((chosen, number, owner))

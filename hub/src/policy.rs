@@ -6,6 +6,7 @@ use core::ops::RangeInclusive;
 use heddle_engine::ShareTerms;
 use heddle_shm::account::{Grants, Kind};
 
+use heddle_types::ListenAt;
 use heddle_verbs::DeviceLimits;
 
 /// Resources that the applications of one principal may have together, and permissions of each of
@@ -39,14 +40,15 @@ pub struct Policy {
     /// The weight of the applications together in the turns of workers, and the rates at which they
     /// may send.
     pub share: ShareTerms,
-    /// Addresses at which an application may listen. Only a rule for all addresses contains an
-    /// unspecified address.
+    /// Addresses at which an application may listen. Only a rule for all addresses of a family
+    /// contains the unspecified address; a listener at `::` that takes IPv4 as well needs a rule of
+    /// each family.
     pub listen: Vec<Addresses>,
     /// Addresses to which an application may connect.
     pub connect: Vec<Addresses>,
     /// Addresses at which the RNIC's own process listens, or will listen. No application may listen
-    /// there, whatever [`listen`](Policy::listen) contains. An unspecified address stands for all
-    /// addresses of that port.
+    /// there, whatever [`listen`](Policy::listen) contains. `0.0.0.0` stands for all IPv4 addresses of
+    /// that port, and `::` for all addresses.
     pub reserved: Vec<SocketAddr>,
 }
 
@@ -107,13 +109,17 @@ impl Policy {
         (u64::from(regions) << 34).min(1 << 47)
     }
 
-    /// Returns true if an application may listen at `at`. A listener at all addresses takes
-    /// connections where no other listens, so a reserved port is reserved for it at every address.
-    pub fn may_listen(&self, at: SocketAddr) -> bool {
-        let all = |a: &SocketAddr| a.ip().is_unspecified();
-        let meets =
-            |r: &SocketAddr| r.port() == at.port() && (r.ip() == at.ip() || all(r) || all(&at));
-        self.listen.iter().any(|rule| rule.contain(at)) && !self.reserved.iter().any(meets)
+    /// Returns true if an application may listen at `addr`, without IPv4 if `v6_only`. A listener at
+    /// all addresses takes connections where no other listens, so a reserved port is reserved for
+    /// it at every address of its families.
+    pub fn may_listen(&self, (addr, v6_only): (SocketAddr, bool)) -> bool {
+        let (at, port) = (ListenAt::new(addr.ip(), v6_only), addr.port());
+        let contains = |at: SocketAddr| self.listen.iter().any(|rule| rule.contain(at));
+        let any4 = SocketAddr::from(([0; 4], port));
+        let meets = |r: &SocketAddr| r.port() == port && ListenAt::new(r.ip(), false).meets(at);
+        contains(addr)
+            && (at != ListenAt::All || contains(any4))
+            && !self.reserved.iter().any(meets)
     }
 
     /// Returns true if an application may connect to `to`.
@@ -177,11 +183,41 @@ mod tests {
             ("10.0.0.9:80", false),
             ("0.0.0.0:80", false),
             ("0.0.0.0:81", true),
+            ("[fd00::1]:7174", true),
+            ("[fd00::1]:80", true),
+            ("[::]:80", false),
+            ("[::]:7174", false),
+            ("[::]:81", true),
         ] {
-            assert_eq!(policy.may_listen(at(addr)), may, "{addr}");
+            assert_eq!(policy.may_listen((at(addr), false)), may, "{addr}");
+        }
+        assert!(policy.may_listen((at("[::]:80"), true)), "IPv6 alone");
+        let reserved = vec![at("[::]:80")];
+        let policy = Policy { reserved, ..Policy::default() };
+        for addr in ["10.0.0.1:80", "0.0.0.0:80", "[fd00::1]:80", "[::]:80"] {
+            assert!(!policy.may_listen((at(addr), true)), "{addr}");
         }
         let nowhere = Policy { listen: vec![], ..Policy::default() };
-        assert!(!nowhere.may_listen(at("10.0.0.1:1")) && nowhere.may_connect(at("10.0.0.1:1")));
+        assert!(
+            !nowhere.may_listen((at("10.0.0.1:1"), false)) && nowhere.may_connect(at("10.0.0.1:1"))
+        );
+    }
+
+    #[test]
+    fn test_wildcard_needs_a_rule_for_each_family_that_it_takes() {
+        let at = |s: &str| s.parse::<SocketAddr>().unwrap();
+        let [four, six] = Addresses::any().try_into().unwrap();
+        for (listen, any4, any6, both) in [
+            (vec![], false, false, false),
+            (vec![four.clone()], true, false, false),
+            (vec![six.clone()], false, true, false),
+            (vec![four, six], true, true, true),
+        ] {
+            let policy = Policy { listen, ..Policy::default() };
+            let may = |addr, v6_only| policy.may_listen((at(addr), v6_only));
+            let seen = (may("0.0.0.0:1", false), may("[::]:1", true), may("[::]:1", false));
+            assert_eq!(seen, (any4, any6, both), "{:?}", policy.listen);
+        }
     }
 
     #[test]

@@ -19,7 +19,6 @@
 //! thousands of events to take, listeners refuse peers, and the session refuses further
 //! connections.
 
-use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -338,9 +337,9 @@ impl Session {
         self.policy = policy;
         let State::Open(Open { device, .. }) = &self.state else { return };
         let device = device.clone();
-        let may = |at: &SocketAddr| self.policy.may_listen(*at);
+        let may = |l: &Listener| self.policy.may_listen((l.addr, l.v6_only));
         let ended: Vec<_> =
-            self.listeners.iter().filter(|(_, l)| !may(&l.addr)).map(|(id, _)| *id).collect();
+            self.listeners.iter().filter(|(_, l)| !may(l)).map(|(id, _)| *id).collect();
         for id in ended {
             // If the control plane has no room now, the listener ends with the next policy.
             // Otherwise an error means that the listener does not exist.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heddle_base::Instant;
 use heddle_tcp::{Addressing, DatagramFilter, Keepalive, LinkNews, RxDatagram, TxDatagram};
-use heddle_types::{ConnId, ConnectError, ListenError, RnicError};
+use heddle_types::{ConnId, ConnectError, ListenAt, ListenError, RnicError};
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
@@ -19,18 +19,18 @@ pub enum Order {
     Listen {
         /// A name for the order, which the answer repeats.
         token: u64,
-        /// Our address; all our addresses if `None`.
-        addr: Option<IpAddr>,
+        /// Our addresses at which to listen.
+        at: ListenAt,
         /// TCP port, in host byte order.
         port: u16,
         /// Connections that may be half-open at a time.
         backlog: usize,
     },
-    /// Stop the listener that an [`Order::Listen`] with the same address and port started;
+    /// Stop the listener that an [`Order::Listen`] with the same addresses and port started;
     /// established connections go on.
     Unlisten {
-        /// Our address; all our addresses if `None`.
-        addr: Option<IpAddr>,
+        /// The listener's addresses.
+        at: ListenAt,
         /// TCP port of the listener.
         port: u16,
     },
@@ -170,12 +170,12 @@ impl<F: RnicFrame> Rnic<F> {
     pub fn handle_order(&mut self, now: Instant, order: Order) -> Option<Report> {
         tracing::trace!(?order, "order");
         match order {
-            Order::Listen { token, addr, port, backlog } => {
-                let result = self.listen(addr, port, backlog);
+            Order::Listen { token, at, port, backlog } => {
+                let result = self.listen(at, port, backlog);
                 Some(Report::Listening { token, result })
             }
-            Order::Unlisten { addr, port } => {
-                self.unlisten(now, addr, port);
+            Order::Unlisten { at, port } => {
+                self.unlisten(now, at, port);
                 None
             }
             Order::Connect { token, local, remote } => {

@@ -15,7 +15,7 @@ use heddle_tcp::{
     TxFrame,
 };
 use heddle_types::{
-    CloseReason, ConnId, ConnectError, Cqe, ListenError, RecvWr, RnicError, SendWr,
+    CloseReason, ConnId, ConnectError, Cqe, ListenAt, ListenError, RecvWr, RnicError, SendWr,
 };
 
 use crate::conn::{ConnState, Mode};
@@ -166,20 +166,20 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Accepts TCP connections to `port` on `addr`, or on every address of ours.
+    /// Accepts TCP connections to `port` at the addresses `at`.
     pub fn listen(
         &mut self,
-        addr: Option<IpAddr>,
+        at: impl Into<ListenAt>,
         port: u16,
         backlog: usize,
     ) -> Result<(), ListenError> {
-        self.stack.listen(addr, port, backlog)
+        self.stack.listen(at, port, backlog)
     }
 
-    /// Stops the listener that [`listen`](Self::listen) started with the same address and port;
+    /// Stops the listener that [`listen`](Self::listen) started with the same addresses and port;
     /// established connections go on.
-    pub fn unlisten(&mut self, now: Instant, addr: Option<IpAddr>, port: u16) {
-        self.stack.unlisten(now, addr, port);
+    pub fn unlisten(&mut self, now: Instant, at: impl Into<ListenAt>, port: u16) {
+        self.stack.unlisten(now, at, port);
     }
 
     /// Starts a TCP connection; [`Event::Connected`] or [`Event::Closed`] follows.

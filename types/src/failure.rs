@@ -60,8 +60,8 @@ pub enum ListenError {
 
 impl ListenError {
     /// Checks whether a listener on `port` may be added to `listeners` others; `taken` is true if
-    /// one of them has the same address and port. Code that keeps listeners of its own uses the
-    /// same check.
+    /// one of them has the same port and [excludes](crate::ListenAt::excludes) its addresses. Code
+    /// that keeps listeners of its own uses the same check.
     ///
     /// # Errors
     /// Returns the reason against the listener, except for [`NotOurs`](ListenError::NotOurs).

@@ -14,6 +14,7 @@ mod event;
 mod failure;
 pub mod ib;
 mod id;
+mod listen_at;
 pub mod mpa;
 pub mod mr;
 mod number;
@@ -34,6 +35,7 @@ pub use event::{
 };
 pub use failure::{CloseReason, ConnectError, ListenError, MAX_LISTENERS, RnicError};
 pub use id::{AppId, CmId, ConnId, ListenerId, TenantId, WorkerId};
+pub use listen_at::ListenAt;
 pub use mpa::MpaOptions;
 pub use mr::{Bind, BindError, MrError, MrFault};
 pub use number::{Pd, Qpn, Stag};

@@ -34,6 +34,10 @@ pub struct ListenParams {
     /// to ask for them. Their start-ups have places of their own, as many as iWARP's; the limits
     /// for a peer count each protocol separately.
     pub infiniband: bool,
+    /// Whether a listener at `::` leaves IPv4 alone. Otherwise it takes connections over both
+    /// families; a listener at `0.0.0.0` takes connections over IPv4 only in either case.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub v6_only: bool,
     /// Connections that may be in their start-up at a time, at all workers together. TCP takes as
     /// many half-open connections at each worker.
     pub backlog: usize,
@@ -62,6 +66,7 @@ impl Default for ListenParams {
         ListenParams {
             protocol: Protocol::default(),
             infiniband: false,
+            v6_only: false,
             backlog: 128,
             request_timeout: Duration::from_secs(5),
             accept_timeout: Duration::from_secs(30),

@@ -112,8 +112,8 @@ fn wait_event<T>(
 
 impl Device {
     /// Listens at `addr` and waits until peers can connect. With port 0 the RNIC chooses a port
-    /// ([`Listener::addr`]); an unspecified address stands for all addresses of the RNIC, including
-    /// later ones.
+    /// ([`Listener::addr`]); `0.0.0.0` stands for all IPv4 addresses of the RNIC and `::` for all its
+    /// addresses, including later ones.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -136,7 +136,11 @@ impl Device {
         let sleeper = Sleeper::with_fd()?;
         let events = EventQueue::new(Some(sleeper.waker()));
         let addr = first(addr)?;
-        let bound = if addr.port() == 0 { Some(self.reserve_addr(addr)?) } else { None };
+        let bound = match addr.port() {
+            0 if params.v6_only => Some(self.reserve_addr_v6_only(addr)?),
+            0 => Some(self.reserve_addr(addr)?),
+            _ => None,
+        };
         let id = match &bound {
             Some(bound) => self.listen_at(bound, params, &events)?,
             None => self.listen(addr, params, &events)?,

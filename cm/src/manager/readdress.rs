@@ -6,7 +6,6 @@ use heddle_tcp::Addressing;
 use heddle_types::{Event, ListenFailure, WorkerId};
 
 use super::ConnectionManager;
-use crate::listener::bind;
 use crate::ports::PortsError;
 
 impl ConnectionManager {
@@ -71,7 +70,7 @@ impl ConnectionManager {
         self.ib_readdressed();
         for id in self.listeners.ids() {
             let Some(l) = self.listeners.get(id) else { continue };
-            let Some(ip) = bind(l.addr) else { continue };
+            let Some(ip) = l.at().one() else { continue };
             let port = self.config.ports.with_addr(ip);
             if port
                 .is_some_and(|p| self.config.ports.workers_of(p).any(|w| l.workers().contains(&w)))

@@ -79,9 +79,9 @@ impl ConnectionManager {
     fn listening(&mut self, worker: WorkerId, id: ListenerId, result: Result<(), ListenError>) {
         // The application has taken this listener back, and the workers have the order to stop.
         let Some(l) = self.listeners.get_mut(id) else { return };
-        let (app, addr) = (l.app, l.addr);
+        let (app, at, port) = (l.app, l.at(), l.addr.port());
         let answered = l.answered(worker, result);
-        self.withdraw(&answered.withdraw, addr);
+        self.withdraw(&answered.withdraw, at, port);
         match answered.outcome {
             None => {}
             Some(Ok(())) => self.tell(app, Event::Listening { id }),

@@ -5,15 +5,15 @@ use core::net::SocketAddr;
 use heddle_base::Instant;
 use heddle_rnic::Order;
 use heddle_types::{
-    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenError, ListenFailure, ListenParams,
-    ListenerId, Protocol, Request, RequestError, WorkerId,
+    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenAt, ListenError, ListenFailure,
+    ListenParams, ListenerId, Protocol, Request, RequestError, WorkerId,
 };
 
 use super::ConnectionManager;
 use crate::conn::{Conn, ConnInfo, Input, State};
 use crate::dialogue;
 use crate::ib::Input as IbInput;
-use crate::listener::{Listener, bind};
+use crate::listener::Listener;
 use crate::notice::Refusal;
 use crate::small::Stamp;
 
@@ -74,17 +74,18 @@ impl ConnectionManager {
         if self.is_overfull(app) {
             return Err(RequestError::EventsNotTaken);
         }
-        self.listeners.check(addr)?;
+        let at = ListenAt::new(addr.ip(), params.v6_only);
+        self.listeners.check(at, addr.port())?;
         // Only the workers of the port that has the address can receive connections to it, from
         // peers beyond that port and from ourselves.
-        let workers: Vec<_> = match bind(addr) {
+        let workers: Vec<_> = match at.one() {
             None => self.running_workers().collect(),
             Some(ip) => {
                 let ports = &self.config.ports;
                 let port = ports.with_addr(ip).ok_or(ListenError::NotOurs)?;
                 let inner = ports.inner().filter(|&inner| inner != port);
-                let at = |port| self.workers_at(port);
-                at(port).chain(inner.into_iter().flat_map(at)).collect()
+                let of = |port| self.workers_at(port);
+                of(port).chain(inner.into_iter().flat_map(of)).collect()
             }
         };
         if workers.is_empty() {
@@ -93,8 +94,8 @@ impl ConnectionManager {
         // Every connection makes its own answer; this one only checks the options.
         dialogue::answer(&params.protocol, false)?;
         for &worker in &workers {
-            let (bind, port, backlog) = (bind(addr), addr.port(), params.backlog);
-            let order = Order::Listen { token: id.0, addr: bind, port, backlog };
+            let (port, backlog) = (addr.port(), params.backlog);
+            let order = Order::Listen { token: id.0, at, port, backlog };
             self.orders.push_back((worker, order));
         }
         self.listeners.insert(id, Listener::new(app, addr, params, workers));
@@ -106,8 +107,9 @@ impl ConnectionManager {
         let l = self.listeners.get(id).filter(|l| l.app == app).ok_or(RequestError::NoListener)?;
         // The workers stop now and not after their answers, because the application's next request
         // may be to listen at the same address.
-        let (workers, addr, listening) = (l.listening_at(), l.addr, l.is_listening());
-        self.withdraw(&workers, addr);
+        let (workers, listening) = (l.listening_at(), l.is_listening());
+        let (at, port) = (l.at(), l.addr.port());
+        self.withdraw(&workers, at, port);
         if !listening {
             let error = ListenFailure::Withdrawn;
             self.tell(app, Event::ListenFailed { id, error });
@@ -117,10 +119,10 @@ impl ConnectionManager {
     }
 
     /// Orders workers to stop listening.
-    pub(super) fn withdraw(&mut self, workers: &[WorkerId], at: SocketAddr) {
+    pub(super) fn withdraw(&mut self, workers: &[WorkerId], at: ListenAt, port: u16) {
         for &worker in workers {
             if self.is_running(worker) {
-                let order = Order::Unlisten { addr: bind(at), port: at.port() };
+                let order = Order::Unlisten { at, port };
                 self.orders.push_back((worker, order));
             }
         }

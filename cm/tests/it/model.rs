@@ -16,7 +16,7 @@ use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_tcp::{Addressing, Route};
 use heddle_types::{
     AcceptTerms, AppId, CloseReason, CmId, ConnId, ConnectError, ConnectTerms, DisconnectReason,
-    Event, ListenError, ListenFailure, ListenParams, ListenerId, QpFate, Qpn, Request,
+    Event, ListenAt, ListenError, ListenFailure, ListenParams, ListenerId, QpFate, Qpn, Request,
     RequestError, RnicError, TermCode, WorkerId,
 };
 
@@ -36,7 +36,7 @@ struct Worker {
     conns: BTreeMap<ConnId, Phase>,
     passive: BTreeSet<ConnId>,
     /// The places where the worker listens: an address of ours, or all.
-    listening: BTreeSet<(Option<IpAddr>, u16)>,
+    listening: BTreeSet<(ListenAt, u16)>,
     net: Addressing,
     /// Our end of each connection.
     local: BTreeMap<ConnId, IpAddr>,
@@ -62,7 +62,7 @@ impl Worker {
     fn readdress(&mut self, net: Addressing) {
         self.net = net;
         let net = &self.net;
-        self.listening.retain(|(addr, _)| addr.is_none_or(|a| net.is_ours(a)));
+        self.listening.retain(|(at, _)| at.one().is_none_or(|a| net.is_ours(a)));
         let gone: Vec<_> =
             self.local.iter().filter(|(_, a)| !net.is_ours(**a)).map(|(c, _)| *c).collect();
         for conn in gone {
@@ -87,16 +87,16 @@ impl Worker {
     fn carry_out(&mut self, r: &mut Random, names: &mut impl Iterator<Item = ConnId>) {
         let Some(order) = self.orders.pop_front() else { return };
         match order {
-            Order::Listen { token, addr, port, .. } => {
-                assert!(!self.listening.contains(&(addr, port)), "one listener for each port");
-                assert!(addr.is_none_or(|a| self.net.is_ours(a)), "only at its own addresses");
+            Order::Listen { token, at, port, .. } => {
+                assert!(!self.listening.contains(&(at, port)), "one listener for each port");
+                assert!(at.one().is_none_or(|a| self.net.is_ours(a)), "only at its own addresses");
                 let result = if r.chance(0.1) { Err(ListenError::Full) } else { Ok(()) };
                 if result.is_ok() {
-                    self.listening.insert((addr, port));
+                    self.listening.insert((at, port));
                 }
                 self.reports.push_back(Report::Listening { token, result });
             }
-            Order::Unlisten { addr, port } => drop(self.listening.remove(&(addr, port))),
+            Order::Unlisten { at, port } => drop(self.listening.remove(&(at, port))),
             Order::Connect { token, local, remote } => {
                 // A worker carries orders out in sequence, so a connect from before a change of
                 // addresses comes before the change.

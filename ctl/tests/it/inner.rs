@@ -253,6 +253,35 @@ fn test_application_connects_to_itself_from_an_address_it_chooses() {
 }
 
 #[test]
+fn test_wildcard_listener_takes_connections_of_its_families_alone() {
+    let mut own = Own::private(1);
+    let six_alone = ListenParams { v6_only: true, ..ListenParams::default() };
+    let four = own.listen(0, "0.0.0.0:80", ListenParams::default());
+    let events = EventQueue::new(None);
+    let both = own.apps[0].listen(at("[::]:80"), ListenParams::default(), &events).unwrap();
+    let error = ListenFailure::Worker(ListenError::InUse);
+    assert_eq!(own.event(&events), CmEvent::ListenFailed { id: both, error });
+    // No worker takes IPv6 for a listener of IPv4, and no IPv4-mapped address leads to it.
+    for (to, want) in [
+        ("[::1]:80", ConnectFailure::Tcp(CloseReason::Refused)),
+        ("[::ffff:127.0.0.1]:80", NO_ROUTE),
+    ] {
+        let (end, events) = (End::on(&own.apps[0], 64), EventQueue::new(None));
+        own.connect(0, to, &end, &events);
+        let CmEvent::ConnectError { error, .. } = own.event(&events) else { panic!() };
+        assert_eq!(error, want, "{to}");
+    }
+    let six = own.listen(0, "[::]:80", six_alone);
+    let both = own.listen(0, "[::]:81", ListenParams::default());
+    for (to, listener) in
+        [("127.0.0.1:80", &four), ("[::1]:80", &six), ("127.0.0.1:81", &both), ("[::1]:81", &both)]
+    {
+        let sides = own.pair((0, 0), to, listener);
+        own.exchange(&sides, 3);
+    }
+}
+
+#[test]
 fn test_inner_connection_reports_refusals_and_ends_as_over_a_wire() {
     let mut own = Own::private(2);
     let listener = own.listen(1, "127.0.0.1:7174", ListenParams::default());

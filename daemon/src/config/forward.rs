@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use heddle_gateway::Rule;
 use heddle_gateway::pairing::{Pairing, PairingRule};
-use heddle_types::{CmId, ListenerId, mpa::RtrSet};
+use heddle_types::{CmId, ListenAt, ListenerId, mpa::RtrSet};
 use heddle_verbs::{ListenParams, Protocol, Transport};
 
 use super::{Config, Port};
@@ -159,7 +159,7 @@ pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result
 /// Returns the way of a request that comes back.
 fn round(new: &Forward, others: &[Forward], ours: &[IpAddr]) -> String {
     let reaches = |to: SocketAddr, at: SocketAddr| {
-        let any = at.ip().is_unspecified() && ours.contains(&to.ip());
+        let any = ListenAt::new(at.ip(), false).takes(to.ip()) && ours.contains(&to.ip());
         to.port() == at.port() && (to.ip() == at.ip() || any)
     };
     let (mut way, mut at) = (format!("{} to {}", new.addr, new.to), new.to);

@@ -155,8 +155,9 @@ impl Backend for Local {
     fn reserve_addr(
         self: Arc<Self>,
         addr: SocketAddr,
+        v6_only: bool,
     ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
-        self.reserve_allowed(addr, |_| true)
+        self.reserve_allowed((addr, v6_only), |_| true)
     }
 
     fn listen(
@@ -167,7 +168,7 @@ impl Backend for Local {
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError> {
         let id = ListenerId(self.next_id());
-        if !self.hub.board.names.listen(self.id, addr, id, reserved) {
+        if !self.hub.board.names.listen(self.id, (addr, params.v6_only), id, reserved) {
             // Answer with an event, as the control plane does where another program listens.
             let error = ListenFailure::Worker(ListenError::InUse);
             events.push(Event::ListenFailed { id, error }, &TakenEvents::default());

@@ -15,6 +15,7 @@ use super::{MAX_UNTAKEN, Open, Outcome, Request, Session, done, not_found, over}
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) addr: SocketAddr,
+    pub(super) v6_only: bool,
     held: Reserved,
     /// Name of the reservation by which the listener listens.
     bound: Option<u64>,
@@ -24,6 +25,7 @@ pub(super) struct Listener {
 #[derive(Debug)]
 pub(super) struct Bound {
     addr: SocketAddr,
+    v6_only: bool,
     number: u64,
     /// The amount taken from the account, unless a listener at the address holds it.
     held: Option<Reserved>,
@@ -40,11 +42,12 @@ impl Session {
         let device = &open.device;
         match request {
             Request::Listen(a) => {
-                may(self.policy.may_listen(a.addr), "listen at", a.addr)?;
+                let at = (a.addr, a.params.v6_only);
+                may(self.policy.may_listen(at), "listen at", a.addr)?;
                 self.check_taken()?;
                 let backlog = a.params.backlog.min(self.policy.backlog as usize);
                 let params = ListenParams { backlog, ..a.params };
-                let reserved = a.bound.map(|name| self.bound_number(name, a.addr)).transpose()?;
+                let reserved = a.bound.map(|name| self.bound_number(name, at)).transpose()?;
                 // A reservation counts as a listener already.
                 let held = a.bound.and_then(|name| self.bound.get_mut(&name)?.held.take());
                 let held = match held {
@@ -52,7 +55,7 @@ impl Session {
                     None => self.account.take(Kind::Listeners, 1).map_err(over)?,
                 };
                 let id = open.local.listen(a.addr, reserved, params, &self.events);
-                let listener = Listener { addr: a.addr, held, bound: a.bound };
+                let listener = Listener { addr: a.addr, v6_only: at.1, held, bound: a.bound };
                 match id {
                     Ok(id) => {
                         self.listeners.insert(id.0, listener);
@@ -65,16 +68,18 @@ impl Session {
                 }
             }
             Request::ReserveAddr(a) => {
+                let v6_only = a.v6_only;
                 if a.addr.port() != 0 {
-                    may(self.policy.may_listen(a.addr), "listen at", a.addr)?;
+                    may(self.policy.may_listen((a.addr, v6_only)), "listen at", a.addr)?;
                 }
                 let held = self.account.take(Kind::Listeners, 1).map_err(over)?;
                 let policy = &self.policy;
-                let allowed = |at| policy.may_listen(at);
-                match open.local.clone().reserve_allowed(a.addr, allowed) {
+                let allowed = |at| policy.may_listen((at, v6_only));
+                match open.local.clone().reserve_allowed((a.addr, v6_only), allowed) {
                     Ok((addr, number, owner)) => {
                         let id = number;
-                        let bound = Bound { addr, number, held: Some(held), _owner: owner };
+                        let held = Some(held);
+                        let bound = Bound { addr, v6_only, number, held, _owner: owner };
                         self.bound.insert(id, bound);
                         done(&ReservedAddr { id, addr, refused: None })
                     }
@@ -167,10 +172,10 @@ impl Session {
     }
 
     /// Returns the number of a reservation, which has to be of this address.
-    fn bound_number(&self, name: u64, addr: SocketAddr) -> Result<u64, Fault> {
-        let bound = self.bound.get(&name).filter(|bound| bound.addr == addr);
+    fn bound_number(&self, name: u64, at: (SocketAddr, bool)) -> Result<u64, Fault> {
+        let bound = self.bound.get(&name).filter(|bound| (bound.addr, bound.v6_only) == at);
         let number = bound.map(|bound| bound.number);
-        number.ok_or_else(|| not_found(format!("there is no reservation {name} of {addr}")))
+        number.ok_or_else(|| not_found(format!("there is no reservation {name} of {}", at.0)))
     }
 
     pub(super) fn forget_listener(&mut self, id: u64) {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use heddle_base::Instant;
-use heddle_types::ListenError;
+use heddle_types::{ListenAt, ListenError};
 
 use super::list::List;
 use super::slab::AGE;
@@ -20,7 +20,7 @@ const MAX_EARLY: usize = 64;
 pub(super) struct Listener {
     /// Never 0.
     pub(super) id: u32,
-    pub(super) addr: Option<IpAddr>,
+    pub(super) at: ListenAt,
     pub(super) port: u16,
     /// The most half-open connections allowed.
     pub(super) backlog: usize,
@@ -31,7 +31,7 @@ pub(super) struct Listener {
 /// The place of a listener that has ended.
 #[derive(Debug)]
 struct Ended {
-    addr: Option<IpAddr>,
+    place: ListenAt,
     port: u16,
     at: Instant,
 }
@@ -58,33 +58,28 @@ pub(super) struct Listeners {
 impl Listeners {
     pub(super) fn add(
         &mut self,
-        addr: Option<IpAddr>,
+        at: ListenAt,
         port: u16,
         backlog: usize,
     ) -> Result<(), ListenError> {
-        let taken = self.list.iter().any(|l| l.port == port && l.addr == addr);
+        let taken = self.list.iter().any(|l| l.port == port && l.at.excludes(at));
         ListenError::check(port, self.list.len(), taken)?;
-        let at = self.list.partition_point(|l| l.port < port);
+        let index = self.list.partition_point(|l| l.port < port);
         let id = self.last_id.wrapping_add(1).max(1);
         self.last_id = id;
         let half_open = List::default();
-        self.list.insert(at, Listener { id, addr, port, backlog, half_open });
+        self.list.insert(index, Listener { id, at, port, backlog, half_open });
         Ok(())
     }
 
-    /// Removes and returns the listener that was added with `addr` and `port`.
-    pub(super) fn remove(
-        &mut self,
-        now: Instant,
-        addr: Option<IpAddr>,
-        port: u16,
-    ) -> Option<Listener> {
-        let at = self.list.iter().position(|l| l.port == port && l.addr == addr)?;
+    /// Removes and returns the listener that was added with `place` and `port`.
+    pub(super) fn remove(&mut self, now: Instant, place: ListenAt, port: u16) -> Option<Listener> {
+        let index = self.list.iter().position(|l| l.port == port && l.at == place)?;
         if self.ended.len() == MAX_ENDED {
             self.ended.pop_front();
         }
-        self.ended.push_back(Ended { addr, port, at: now });
-        Some(self.list.remove(at))
+        self.ended.push_back(Ended { place, port, at: now });
+        Some(self.list.remove(index))
     }
 
     /// Returns true if a listener that would have taken a SYN to `addr`:`port` ended less than
@@ -97,7 +92,7 @@ impl Listeners {
         port: u16,
     ) -> bool {
         let recent = self.ended.iter().rev().take_while(|e| now - e.at < ago);
-        recent.into_iter().any(|e| e.port == port && e.addr.is_none_or(|a| a == addr))
+        recent.into_iter().any(|e| e.port == port && e.place.takes(addr))
     }
 
     /// Returns true if a SYN from `from` to `port`, which has no listener, is the first of its
@@ -124,24 +119,19 @@ impl Listeners {
     }
 
     /// Returns the listener for a SYN to `addr`:`port`. A listener for that very address comes
-    /// first.
+    /// first, and a listener for its family before a listener for all addresses.
     pub(super) fn find(&mut self, addr: IpAddr, port: u16) -> Option<&mut Listener> {
         let from = self.list.partition_point(|l| l.port < port);
-        let mut found = None;
-        for (i, l) in self.list.iter().enumerate().skip(from).take_while(|(_, l)| l.port == port) {
-            if l.addr == Some(addr) || (l.addr.is_none() && found.is_none()) {
-                found = Some(i);
-                if l.addr.is_some() {
-                    break;
-                }
-            }
-        }
-        found.map(|i| &mut self.list[i])
+        let places = ListenAt::places(addr);
+        let rank = |l: &Listener| places.iter().position(|place| *place == l.at);
+        let of_port = self.list[from..].iter_mut().take_while(|l| l.port == port);
+        let found = of_port.filter_map(|l| Some((rank(l)?, l))).min_by_key(|(rank, _)| *rank);
+        found.map(|(_, l)| l)
     }
 
     /// Returns the ports of listeners at `addr` and no other address.
     pub(super) fn ports_at(&self, addr: IpAddr) -> Vec<u16> {
-        self.list.iter().filter(|l| l.addr == Some(addr)).map(|l| l.port).collect()
+        self.list.iter().filter(|l| l.at.one() == Some(addr)).map(|l| l.port).collect()
     }
 
     /// Returns true if any listener has `port`.
@@ -168,18 +158,35 @@ mod tests {
         let a: IpAddr = "10.0.0.1".parse().unwrap();
         let b: IpAddr = "10.0.0.2".parse().unwrap();
         let mut l = Listeners::default();
-        l.add(None, 80, 1).unwrap();
-        l.add(Some(a), 80, 2).unwrap();
-        l.add(Some(a), 79, 3).unwrap();
-        assert_eq!(l.add(None, 80, 1), Err(ListenError::InUse));
-        assert_eq!(l.add(None, 0, 1), Err(ListenError::PortZero));
+        let one = ListenAt::One(a);
+        l.add(ListenAt::All, 80, 1).unwrap();
+        l.add(one, 80, 2).unwrap();
+        l.add(one, 79, 3).unwrap();
+        assert_eq!(l.add(ListenAt::All, 80, 1), Err(ListenError::InUse));
+        assert_eq!(l.add(ListenAt::Ipv4, 80, 1), Err(ListenError::InUse));
+        assert_eq!(l.add(ListenAt::All, 0, 1), Err(ListenError::PortZero));
         assert_eq!(l.find(a, 80).unwrap().backlog, 2);
         assert_eq!(l.find(b, 80).unwrap().backlog, 1);
         assert!(l.find(b, 79).is_none() && l.find(a, 81).is_none());
-        assert!(l.remove(T0, Some(a), 80).is_some() && l.remove(T0, Some(a), 80).is_none());
+        assert!(l.remove(T0, one, 80).is_some() && l.remove(T0, one, 80).is_none());
         assert_eq!(l.find(a, 80).unwrap().backlog, 1, "the other stays");
-        assert!(l.remove(T0, None, 80).is_some());
+        assert!(l.remove(T0, ListenAt::All, 80).is_some());
         assert!(l.find(a, 80).is_none() && !l.has_port(80) && l.has_port(79));
+    }
+
+    #[test]
+    fn test_listeners_of_both_families_share_a_port() {
+        let four: IpAddr = "10.0.0.1".parse().unwrap();
+        let six: IpAddr = "fd00::1".parse().unwrap();
+        let mut l = Listeners::default();
+        l.add(ListenAt::Ipv4, 80, 4).unwrap();
+        assert!(l.find(six, 80).is_none(), "0.0.0.0 takes no IPv6");
+        l.add(ListenAt::Ipv6, 80, 6).unwrap();
+        let mut backlogs = || (l.find(four, 80).unwrap().backlog, l.find(six, 80).unwrap().backlog);
+        assert_eq!(backlogs(), (4, 6));
+        assert!(l.remove(T0, ListenAt::Ipv6, 80).is_some());
+        assert!(l.find(six, 80).is_none() && l.find(four, 80).is_some());
+        assert!(l.ended_within(T0, SECOND, six, 80) && !l.ended_within(T0, SECOND, four, 80));
     }
 
     #[test]
@@ -201,9 +208,9 @@ mod tests {
     fn test_number_of_listeners_is_limited() {
         let mut l = Listeners::default();
         for p in 1..=1024 {
-            l.add(None, p, 1).unwrap();
+            l.add(ListenAt::Ipv4, p, 1).unwrap();
         }
-        assert_eq!(l.add(None, 2000, 1), Err(ListenError::Full));
+        assert_eq!(l.add(ListenAt::Ipv4, 2000, 1), Err(ListenError::Full));
     }
 
     #[test]
@@ -211,19 +218,19 @@ mod tests {
         let a: IpAddr = "10.0.0.1".parse().unwrap();
         let b: IpAddr = "10.0.0.2".parse().unwrap();
         let mut l = Listeners::default();
-        l.add(Some(a), 80, 1).unwrap();
-        l.add(None, 81, 1).unwrap();
+        l.add(ListenAt::One(a), 80, 1).unwrap();
+        l.add(ListenAt::All, 81, 1).unwrap();
         assert!(!l.ended_within(T0, SECOND, a, 80), "it is there");
-        l.remove(T0, Some(a), 80);
-        l.remove(T0, None, 81);
+        l.remove(T0, ListenAt::One(a), 80);
+        l.remove(T0, ListenAt::All, 81);
         let late = T0 + SECOND;
         assert!(l.ended_within(T0, SECOND, a, 80) && l.ended_within(T0, SECOND, b, 81));
         assert!(!l.ended_within(T0, SECOND, b, 80) && !l.ended_within(T0, SECOND, a, 82));
         assert!(!l.ended_within(late, SECOND, a, 80) && !l.ended_within(T0, Duration::ZERO, a, 80));
         // The last ending counts, and the list never remembers more than its limit.
         for _ in 0..2 * MAX_ENDED {
-            l.add(None, 83, 1).unwrap();
-            l.remove(late, None, 83);
+            l.add(ListenAt::All, 83, 1).unwrap();
+            l.remove(late, ListenAt::All, 83);
         }
         assert_eq!(l.ended.len(), MAX_ENDED);
         assert!(l.ended_within(late, SECOND, a, 83));

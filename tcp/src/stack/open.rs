@@ -12,7 +12,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 use heddle_base::Instant;
-use heddle_types::{ConnId, ConnectError, ListenError};
+use heddle_types::{ConnId, ConnectError, ListenAt, ListenError};
 
 use super::Stack;
 use super::addressing::Hop;
@@ -195,7 +195,7 @@ impl<S: SendQueue + Default> Stack<S> {
         Some(NextHop::Neighbor(neighbor))
     }
 
-    /// Accepts connections to `port` at `addr`, or at any address of ours. At most `backlog` of
+    /// Accepts connections to `port` at the addresses `at`. At most `backlog` of
     /// these connections are half-open (SYN received, handshake not done) at a time, or
     /// [`min_backlog`](super::StackConfig::min_backlog) if that is more. A further SYN replaces the
     /// oldest half-open connection (RFC 4987 section 3.4). With a `backlog` of 0 the stack drops
@@ -205,22 +205,23 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Fails when the stack cannot listen there; see [`ListenError`].
     pub fn listen(
         &mut self,
-        addr: Option<IpAddr>,
+        at: impl Into<ListenAt>,
         port: u16,
         backlog: usize,
     ) -> Result<(), ListenError> {
-        if addr.is_some_and(|a| !self.cfg.net.is_ours(a)) {
+        let at = at.into();
+        if at.one().is_some_and(|a| !self.cfg.net.is_ours(a)) {
             return Err(ListenError::NotOurs);
         }
         let backlog = if backlog == 0 { 0 } else { backlog.max(self.cfg.min_backlog) };
-        self.listeners.add(addr, port, backlog)
+        self.listeners.add(at, port, backlog)
     }
 
-    /// Ends the listener that [`Stack::listen`] began with the same `addr` and `port`, and resets
+    /// Ends the listener that [`Stack::listen`] began with the same `at` and `port`, and resets
     /// its half-open connections. The stack drops SYNs that come within
     /// [`relisten`](super::StackConfig::relisten) after this call.
-    pub fn unlisten(&mut self, now: Instant, addr: Option<IpAddr>, port: u16) {
-        let Some(mut gone) = self.listeners.remove(now, addr, port) else { return };
+    pub fn unlisten(&mut self, now: Instant, at: impl Into<ListenAt>, port: u16) {
+        let Some(mut gone) = self.listeners.remove(now, at.into(), port) else { return };
         while let Some(index) = gone.half_open.pop(&mut self.conns) {
             if let Some(e) = self.conns.get_mut(index) {
                 e.conn.abort();

@@ -112,10 +112,11 @@ pub trait Backend: Send + Sync + Debug {
     /// Returns the STags of the application, or of one of its protection domains.
     fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage>;
 
-    /// Reserves an address; dropping the owner frees it.
+    /// Reserves an address, without IPv4 if `v6_only`; dropping the owner frees it.
     fn reserve_addr(
         self: Arc<Self>,
         addr: SocketAddr,
+        v6_only: bool,
     ) -> Result<(SocketAddr, u64, Owner), DeviceError>;
 
     /// Listens at `addr`; `reserved` is the number of the reservation of `addr`.

@@ -16,6 +16,7 @@ use crate::qp::{Owner, Qp};
 pub struct BoundAddr {
     app: AppId,
     addr: SocketAddr,
+    v6_only: bool,
     number: u64,
     _owner: Owner,
 }
@@ -30,16 +31,30 @@ impl BoundAddr {
 impl Device {
     /// Reserves an address and port for a listener: from here on no other program gets them. With
     /// port 0 the RNIC chooses one of [`DYNAMIC_PORTS`](super::DYNAMIC_PORTS) that no program has
-    /// at any address; [`BoundAddr::addr`] returns the port. An unspecified address stands for all
-    /// addresses of the RNIC, including later ones. Such an address and a single address may have
-    /// the same port; the listener at the single address then gets the connections to that address.
+    /// at any address; [`BoundAddr::addr`] returns the port. `0.0.0.0` stands for all IPv4 addresses
+    /// of the RNIC and `::` for all its addresses, including later ones. Such an address and a
+    /// single address may have the same port; the listener at the single address then gets the
+    /// connections to that address.
     ///
     /// # Errors
     /// [`DeviceError::Address`]: another program has the address, it is no address of the RNIC, or
     /// no port is free; [`DeviceError::Refused`], [`DeviceError::Gone`].
     pub fn reserve_addr(&self, addr: SocketAddr) -> Result<BoundAddr, DeviceError> {
-        let (addr, number, owner) = self.0.backend.clone().reserve_addr(addr)?;
-        Ok(BoundAddr { app: self.app(), addr, number, _owner: owner })
+        self.reserve_for(addr, false)
+    }
+
+    /// As [`reserve_addr`](Device::reserve_addr), but `::` leaves IPv4 alone, and so does the
+    /// listener at the reserved address.
+    ///
+    /// # Errors
+    /// As [`reserve_addr`](Device::reserve_addr).
+    pub fn reserve_addr_v6_only(&self, addr: SocketAddr) -> Result<BoundAddr, DeviceError> {
+        self.reserve_for(addr, true)
+    }
+
+    fn reserve_for(&self, addr: SocketAddr, v6_only: bool) -> Result<BoundAddr, DeviceError> {
+        let (addr, number, owner) = self.0.backend.clone().reserve_addr(addr, v6_only)?;
+        Ok(BoundAddr { app: self.app(), addr, v6_only, number, _owner: owner })
     }
 
     /// As [`listen`](Device::listen), at a reserved address, which stays reserved afterwards.
@@ -55,12 +70,14 @@ impl Device {
         if at.app != self.app() {
             return Err(DeviceError::Address(at.addr, ReserveError::InUse));
         }
+        let params = ListenParams { v6_only: at.v6_only, ..params };
         self.0.backend.listen(at.addr, Some(at.number), params, events)
     }
 
     /// Listens for connections; [`Event::Listening`](heddle_types::Event::Listening) or
     /// [`Event::ListenFailed`](heddle_types::Event::ListenFailed) comes through `events`, and then the
-    /// requests. Port 0 is refused: use [`reserve_addr`](Device::reserve_addr) to choose a port.
+    /// requests. `0.0.0.0` takes connections over IPv4, and `::` over both families unless
+    /// [`ListenParams::v6_only`]. Port 0 is refused: use [`reserve_addr`](Device::reserve_addr) to choose a port.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].

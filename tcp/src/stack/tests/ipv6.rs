@@ -3,6 +3,8 @@
 use core::net::Ipv6Addr;
 use core::time::Duration;
 
+use heddle_types::{ListenAt, ListenError};
+
 use super::net::Faults;
 use super::transfer::pattern;
 use super::*;
@@ -127,20 +129,42 @@ fn test_connections_over_ipv6_carry_everything_whatever_is_lost() {
     }
 }
 
-#[test]
-fn test_a_listener_serves_both_families() {
+/// Returns a stack that has an address of each family.
+fn of_both_families() -> Stack<ByteQueue> {
     let mut c = config6(MAC_B, B6);
     let mut addrs = c.net.addrs().to_vec();
     addrs.push(Cidr::new(B.into(), 24).unwrap());
     c.net = Addressing::new(addrs, c.net.routes().to_vec()).unwrap();
-    let mut b: Stack<ByteQueue> = Stack::new(c);
-    b.listen(None, PORT, 8).unwrap();
+    let mut b = Stack::new(c);
     introduce_a(&mut b, ms(0));
+    b
+}
+
+#[test]
+fn test_a_listener_at_all_addresses_serves_both_families() {
+    let mut b = of_both_families();
+    b.listen(None, PORT, 8).unwrap();
     let (four, ..) = established(&mut b, ms(1));
     let (six, ..) = established6(&mut b, ms(2));
     assert_ne!(four, six);
     assert_eq!(b.remote_addr(four), Some((A, 1000).into()));
     assert_eq!(b.remote_addr(six), Some((A6, 1000).into()));
+}
+
+#[test]
+fn test_a_listener_at_all_addresses_of_ipv4_refuses_ipv6() {
+    let mut b = of_both_families();
+    b.listen(ListenAt::Ipv4, PORT, 8).unwrap();
+    introduce(&mut b, ms(1));
+    b.handle_frame(ms(1), &tcp6((A6, 999), (B6, PORT), &syn(100), b"")[..]);
+    let refusal = frames(&mut b, ms(1));
+    let (_, tcp) = read6(&refusal[0]);
+    let seg = TcpHeader::parse(tcp, tcp.len()).unwrap().segment;
+    assert_eq!(seg.flags, Flags::RST.with(Flags::ACK));
+    assert_eq!(b.listen(ListenAt::All, PORT, 8), Err(ListenError::InUse));
+    b.listen(ListenAt::Ipv6, PORT, 8).unwrap();
+    established(&mut b, ms(2));
+    established6(&mut b, ms(3));
 }
 
 /// Settings that change while the stack runs hold for connections of both families.

@@ -252,8 +252,9 @@ impl Backend for Remote {
     fn reserve_addr(
         self: Arc<Self>,
         addr: SocketAddr,
+        v6_only: bool,
     ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
-        let request = Request::ReserveAddr(protocol::ReserveAddr { addr });
+        let request = Request::ReserveAddr(protocol::ReserveAddr { addr, v6_only });
         let answer: protocol::ReservedAddr = self.link.call(&request)?;
         if let Some(why) = answer.refused {
             return Err(DeviceError::Address(addr, why));

@@ -24,6 +24,9 @@ documents! {
     ReserveAddr {
         /// The address, or an address with port 0.
         addr: SocketAddr,
+        /// Whether `::` leaves IPv4 alone.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        v6_only: bool,
     }
 
     /// The result of a reservation.
