@@ -4,7 +4,7 @@
 //! and one of them has to make the connection. The longest prefix selects the port, just as it
 //! selects among the links and routes of one port.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 
 use heddle_tcp::Addressing;
@@ -128,40 +128,50 @@ impl Ports {
     /// has `local`, if the caller gives `local`. Otherwise it is, among the ports with a worker
     /// left, the port whose route to `remote` has the longest prefix, and of several the first. A
     /// port without a worker left does not count, so that another port with the same link takes
-    /// over.
+    /// over. The scope of a link-local `remote` names a port by its number, from 1 on; then no other
+    /// port serves, and `remote` is ours only at that port.
     pub(crate) fn choose(
         &self,
         local: Option<IpAddr>,
-        remote: IpAddr,
+        remote: SocketAddr,
         has_worker: impl Fn(usize) -> bool,
     ) -> Result<usize, RequestError> {
+        let (remote, link) = (remote.ip(), link_of(remote));
         if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(ConnectError::Family.into());
         }
-        if let Some(inner) = self.inner().filter(|&i| self.all[i].net.is_ours(remote)) {
+        let elsewhere =
+            link.is_some_and(|link| self.with_addr(remote).is_some_and(|port| port != link));
+        let ours = |inner: &usize| !elsewhere && self.all[*inner].net.is_ours(remote);
+        if let Some(inner) = self.inner().filter(ours) {
             if local.is_some_and(|local| !self.all[inner].net.is_ours(local)) {
                 return Err(ConnectError::NotOurs.into());
             }
             return if has_worker(inner) { Ok(inner) } else { Err(RequestError::NoWorker) };
         }
-        self.choose_outer(local, remote, has_worker)
+        self.choose_outer(local, (remote, link), has_worker)
     }
 
     /// As [`choose`](Self::choose), for a host beyond the ports.
     fn choose_outer(
         &self,
         local: Option<IpAddr>,
-        remote: IpAddr,
+        (remote, link): (IpAddr, Option<usize>),
         has_worker: impl Fn(usize) -> bool,
     ) -> Result<usize, RequestError> {
         let all = self.outer();
+        let named = |port: &usize| link.is_none_or(|link| link == *port);
         if let Some(local) = local {
             let port =
                 all.iter().position(|p| p.net.is_ours(local)).ok_or(ConnectError::NotOurs)?;
-            all[port].net.route(remote).ok_or(ConnectError::NoRoute)?;
+            let way = all[port].net.route(remote).filter(|_| named(&port));
+            way.ok_or(ConnectError::NoRoute)?;
             return if has_worker(port) { Ok(port) } else { Err(RequestError::NoWorker) };
         }
-        let ways = || (0..).zip(all).filter_map(|(i, p)| Some((i, p.net.route(remote)?.prefix)));
+        let ways = || {
+            let ports = (0..).zip(all).filter(|(port, _)| named(port));
+            ports.filter_map(|(i, p)| Some((i, p.net.route(remote)?.prefix)))
+        };
         if ways().next().is_none() {
             return Err(ConnectError::NoRoute.into());
         }
@@ -185,7 +195,7 @@ impl Ports {
     /// Returns our address on the route to a host beyond the ports: by the longest prefix, of
     /// several the first.
     pub(crate) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
-        let port = self.choose_outer(None, remote, |_| true).ok()?;
+        let port = self.choose_outer(None, (remote, None), |_| true).ok()?;
         self.outer()[port].net.route(remote).map(|hop| hop.local)
     }
 
@@ -220,6 +230,16 @@ impl Ports {
     }
 }
 
+/// Returns the port that the scope of a link-local address names, if it names any.
+fn link_of(remote: SocketAddr) -> Option<usize> {
+    match remote {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            usize::try_from(v6.scope_id()).unwrap_or(usize::MAX).checked_sub(1)
+        }
+        _ => None,
+    }
+}
+
 /// Returns the addresses of an inner port beside these ports.
 fn inside<'a>(nets: impl Iterator<Item = &'a Addressing>, own: &Own) -> Addressing {
     let mut all: Vec<IpAddr> = nets.flat_map(|n| n.addrs()).map(|c| c.addr()).collect();
@@ -251,6 +271,12 @@ pub(crate) mod tests {
             routes.iter().map(route).collect(),
         )
         .unwrap()
+    }
+
+    /// Returns the address of a peer, with any port.
+    fn to(text: &str) -> SocketAddr {
+        let ip = text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 1));
+        ip.or_else(|_| format!("[{text}]:1").parse()).unwrap()
     }
 
     fn ports() -> Ports {
@@ -293,7 +319,7 @@ pub(crate) mod tests {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let choose = |local: &str, remote, live: &[usize]| {
             let local = (!local.is_empty()).then(|| ip(local));
-            ports.choose(local, ip(remote), |p| live.contains(&p))
+            ports.choose(local, to(remote), |p| live.contains(&p))
         };
         let no = |e: ConnectError| Err(RequestError::Connect(e));
         for (local, remote, live, port) in [
@@ -317,7 +343,7 @@ pub(crate) mod tests {
             assert_eq!(choose(local, remote, live), port, "from {local:?} to {remote}, {live:?}");
         }
         let alone = Ports::one(1, net(&["10.0.0.1/24"], &[]));
-        let far = alone.choose(None, ip("192.0.2.1"), |_| true);
+        let far = alone.choose(None, to("192.0.2.1"), |_| true);
         assert_eq!(far, no(ConnectError::NoRoute));
     }
 
@@ -329,7 +355,7 @@ pub(crate) mod tests {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let choose = |local: &str, remote, live: &[usize]| {
             let local = (!local.is_empty()).then(|| ip(local));
-            ports.choose(local, ip(remote), |p| live.contains(&p))
+            ports.choose(local, to(remote), |p| live.contains(&p))
         };
         let no = |e: ConnectError| Err(RequestError::Connect(e));
         for (local, remote, live, port) in [
@@ -351,6 +377,37 @@ pub(crate) mod tests {
         assert_eq!(ports.datagrams().filter(|p| p.worker.0 >= 5).count(), 0);
     }
 
+    #[test]
+    fn test_scope_of_link_local_peer_names_its_port() {
+        let ports = Ports::new(vec![
+            (1, net(&["fd00:1::1/64", "fe80::1/64"], &[])),
+            (1, net(&["fd00:2::1/64", "fe80::2/64"], &[])),
+            (1, net(&["10.0.0.1/24"], &[])),
+        ]);
+        let ports = ports.unwrap().with_inner(1, Own::default());
+        let no = |e: ConnectError| Err(RequestError::Connect(e));
+        for (local, remote, port) in [
+            ("", "fe80::9", Ok(0)),
+            ("", "fe80::9%1", Ok(0)),
+            ("", "fe80::9%2", Ok(1)),
+            ("", "fe80::9%3", no(ConnectError::NoRoute)),
+            ("", "fe80::9%4", no(ConnectError::NoRoute)),
+            ("", "fe80::9%4294967295", no(ConnectError::NoRoute)),
+            ("fe80::2", "fe80::9%2", Ok(1)),
+            ("fe80::2", "fe80::9", Ok(1)),
+            ("fe80::1", "fe80::9%2", no(ConnectError::NoRoute)),
+            // Any address of ours is at its own port alone.
+            ("", "fe80::1", Ok(3)),
+            ("", "fe80::1%1", Ok(3)),
+            ("", "fe80::1%2", Ok(1)),
+            ("", "fd00:1::9%2", Ok(0)),
+        ] {
+            let local = (!local.is_empty()).then(|| local.parse().unwrap());
+            let chosen = ports.choose(local, to(remote), |_| true);
+            assert_eq!(chosen, port, "from {local:?} to {remote}");
+        }
+    }
+
     /// A private RNIC has an inner port and no other.
     #[test]
     fn test_rnic_without_ports_reaches_only_its_own_addresses() {
@@ -359,16 +416,16 @@ pub(crate) mod tests {
         let private = Ports::new(Vec::new()).unwrap().with_inner(1, own);
         for ours in ["127.0.0.1", "127.1.2.3", "192.0.2.7"] {
             assert_eq!(private.with_addr(ip(ours)), Some(0));
-            assert_eq!(private.choose(None, ip(ours), |_| true), Ok(0));
+            assert_eq!(private.choose(None, to(ours), |_| true), Ok(0));
         }
-        assert_eq!(private.choose(Some(ip("127.0.0.1")), ip("192.0.2.7"), |_| true), Ok(0));
+        assert_eq!(private.choose(Some(ip("127.0.0.1")), to("192.0.2.7"), |_| true), Ok(0));
         let no = |e: ConnectError| Err(RequestError::Connect(e));
         // Another host of an own address's network is as unreachable as any host.
         for beyond in ["10.0.0.1", "192.0.2.8"] {
-            assert_eq!(private.choose(None, ip(beyond), |_| true), no(ConnectError::NoRoute));
+            assert_eq!(private.choose(None, to(beyond), |_| true), no(ConnectError::NoRoute));
         }
         let local = Some(ip("127.0.0.1"));
-        assert_eq!(private.choose(local, ip("10.0.0.1"), |_| true), no(ConnectError::NotOurs));
+        assert_eq!(private.choose(local, to("10.0.0.1"), |_| true), no(ConnectError::NotOurs));
     }
 
     #[test]

@@ -161,7 +161,9 @@ impl ConnectionManager {
         }
         let local = params.local;
         let has_worker = |port| self.workers_at(port).next().is_some();
-        let port = self.config.ports.choose(local, remote.ip(), has_worker)?;
+        let port = self.config.ports.choose(local, remote, has_worker)?;
+        // The port stands for the scope from here on: no frame has it.
+        let remote = SocketAddr::new(remote.ip(), remote.port());
         let worker = self.least_busy(port).ok_or(RequestError::NoWorker)?;
         let ask = dialogue::ask(&params.protocol, &params, self.config.ports.is_inside(worker))?;
         self.claims.claim(qp.qpn, app, id);
