@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::OpenOptions;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -96,15 +96,25 @@ fn host_addresses() -> Vec<IpAddr> {
         next = entry.ifa_next;
         // SAFETY: the pointer is null, or points to an address that is as long as its family says.
         let family = unsafe { entry.ifa_addr.as_ref() }.map(|addr| i32::from(addr.sa_family));
-        if family != Some(libc::AF_INET) || entry.ifa_flags & libc::IFF_UP.cast_unsigned() == 0 {
+        if entry.ifa_flags & libc::IFF_UP.cast_unsigned() == 0 {
             continue;
         }
-        // SAFETY: the family says that this is an IPv4 address; `read_unaligned` needs no
-        // alignment.
-        let addr = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-        let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
-        if !ip.is_loopback() && !ip.is_unspecified() && !addrs.contains(&IpAddr::V4(ip)) {
-            addrs.push(IpAddr::V4(ip));
+        let ip = match family {
+            Some(libc::AF_INET) => {
+                // SAFETY: the family says that this is an IPv4 address; `read_unaligned` needs no
+                // alignment.
+                let addr = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                IpAddr::V4(Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr)))
+            }
+            Some(libc::AF_INET6) => {
+                // SAFETY: as above, of an IPv6 address.
+                let addr = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                IpAddr::V6(Ipv6Addr::from(addr.sin6_addr.s6_addr))
+            }
+            _ => continue,
+        };
+        if !ip.is_loopback() && !ip.is_unspecified() && !addrs.contains(&ip) {
+            addrs.push(ip);
         }
     }
     // SAFETY: `list` comes from `getifaddrs`, and no entry of it is used after this call.
@@ -118,7 +128,7 @@ mod tests {
 
     #[test]
     fn test_addresses_of_the_host_are_those_that_ip_shows() {
-        let out = Command::new("ip").args(["-4", "-o", "addr", "show", "up"]).output().unwrap();
+        let out = Command::new("ip").args(["-o", "addr", "show", "up"]).output().unwrap();
         let text = String::from_utf8(out.stdout).unwrap();
         let cidr = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
         let ip = |cidr: String| cidr.split('/').next().and_then(|ip| ip.parse::<IpAddr>().ok());
