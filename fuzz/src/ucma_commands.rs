@@ -3,7 +3,7 @@
 //! it gave.
 
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -11,7 +11,9 @@ use heddle_ibverbs::ucma::command::{ConnParam, Descriptor, Written, decode};
 use heddle_ibverbs::ucma::errno::Errno;
 use heddle_ibverbs::ucma::number::{EventKind, command as number};
 use heddle_ibverbs::ucma::reply::{Identity, Reply};
-use heddle_ibverbs::ucma::state::{ChannelId, Dial, Happening, Outcome, Outside, Reserved, State};
+use heddle_ibverbs::ucma::state::{
+    ChannelId, Dial, Happening, Outcome, Outside, Place, Reserved, State,
+};
 use heddle_verbs::{CmId, ListenerId};
 
 use crate::Seeds;
@@ -20,7 +22,8 @@ use crate::Seeds;
 const MOST: usize = 256;
 /// The number of the program's channels.
 const CHANNELS: usize = 3;
-const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const OURS6: &str = "fd00::1";
 
 /// An RNIC that keeps account of everything that it has given.
 #[derive(Default)]
@@ -54,19 +57,28 @@ impl Outside for Rnic {
         (!self.refuses).then_some(Identity { guid: [1; 8], index: 0 })
     }
 
-    fn has_address(&mut self, ip: Ipv4Addr) -> bool {
-        ip == OURS
+    fn has_address(&mut self, at: SocketAddr) -> bool {
+        assert!(!is_mapped(at), "IPv4 in IPv6's form");
+        at.ip() == OURS || at.ip().to_string() == OURS6
     }
 
-    fn source_for(&mut self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno> {
-        if dst.octets()[0] == 10 { Ok(OURS) } else { Err(Errno::NETUNREACH) }
+    fn source_for(&mut self, dst: SocketAddr) -> Result<SocketAddr, Errno> {
+        assert!(!is_mapped(dst) && !dst.ip().is_unspecified());
+        match dst.ip() {
+            IpAddr::V4(ip) if ip.octets()[0] == 10 => Ok(SocketAddr::new(OURS, 0)),
+            IpAddr::V6(ip) if ip.octets()[0] == 0xfd => {
+                OURS6.parse().map(|ip| SocketAddr::new(ip, 0)).map_err(|_| Errno::INVAL)
+            }
+            _ => Err(Errno::NETUNREACH),
+        }
     }
 
     fn random(&mut self) -> u16 {
         0
     }
 
-    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
+    fn reserve(&mut self, Place { addr, v6_only }: Place) -> Result<(Reserved, u16), Errno> {
+        assert!(!v6_only || addr.is_ipv6() && addr.ip().is_unspecified());
         let name = self.name()?;
         let chosen = 49_152 + u16::try_from(name % 1000).unwrap_or(0);
         let port = if addr.port() == 0 { chosen } else { addr.port() };
@@ -76,11 +88,12 @@ impl Outside for Rnic {
 
     fn listen(
         &mut self,
-        _: SocketAddrV4,
+        place: Place,
         _: Option<&Reserved>,
         backlog: u32,
     ) -> Result<ListenerId, Errno> {
         assert!((1..=1024).contains(&backlog));
+        assert!(!is_mapped(place.addr));
         let id = ListenerId(self.name()?);
         self.listeners.insert(id);
         Ok(id)
@@ -92,6 +105,7 @@ impl Outside for Rnic {
 
     fn connect(&mut self, dial: Dial) -> Result<CmId, Errno> {
         assert!(dial.param.private_data.len() < 256);
+        assert_eq!(dial.local.is_ipv4(), dial.remote.is_ipv4());
         let id = CmId(self.name()?);
         self.conns.insert(id);
         Ok(id)
@@ -114,6 +128,11 @@ impl Outside for Rnic {
         let n = usize::try_from(fd.0).map_err(|_| Errno::NOENT)?;
         self.channels.get(n).copied().ok_or(Errno::INVAL)
     }
+}
+
+/// Returns true for an IPv4-mapped address.
+fn is_mapped(addr: SocketAddr) -> bool {
+    addr.ip().to_canonical() != addr.ip()
 }
 
 /// The bytes of an input, and zeros after them.
@@ -224,7 +243,7 @@ impl Program {
         let (conn, listener) = (CmId(number.into()), ListenerId(number.into()));
         let (known, listens) =
             (self.rnic.conns.contains(&conn), self.rnic.listeners.contains(&listener));
-        let end = SocketAddrV4::new(OURS, u16::from(op));
+        let end = SocketAddr::new(OURS, u16::from(op));
         let param = ConnParam::default();
         let happening = match op % 7 {
             0 | 1 if listens => Happening::Listening { id: listener },

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::env;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::ptr::null_mut;
@@ -15,9 +15,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use heddle_socket::descriptor;
 use heddle_verbs::remote::OpenParams;
 use heddle_verbs::{Cq, Device, DeviceError, Qp, Qpn};
+use net::Net;
 use rustix::process::{Resource, getrlimit};
 
 pub(crate) mod fork;
+pub(crate) mod interfaces;
+pub(crate) mod net;
 
 /// The node GUID of the device: locally administered, and the same in each process, so that
 /// programs of one host agree on it.
@@ -91,15 +94,13 @@ pub fn keep_descriptors_high() {
     descriptor::keep_from(RawFd::try_from(may / 2).unwrap_or(MOST).min(MOST));
 }
 
-/// Returns the IPv4 addresses of a device in the order of its configuration, each with the length
-/// of its link's prefix in bits. Returns an empty list if the RNIC is gone.
-pub fn addresses(device: &Device) -> Vec<(Ipv4Addr, u8)> {
-    let all = device.addresses().unwrap_or_default();
-    let v4 = all.into_iter().filter_map(|at| match at.addr {
-        IpAddr::V4(addr) => Some((addr, at.prefix)),
-        IpAddr::V6(_) => None,
-    });
-    v4.collect()
+/// Returns the addresses of a device, for a question about `addr`. The device has none if the RNIC
+/// is gone.
+pub(crate) fn net(device: &Device, addr: SocketAddr) -> Net {
+    // Only a link-local address has a scope, so no other question takes the system calls.
+    let link = matches!(addr, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local());
+    let interfaces = if link { interfaces::all() } else { Vec::new() };
+    Net::new(device.ports().unwrap_or_default(), interfaces)
 }
 
 /// A queue pair of the program, and its completion queues.

@@ -1,9 +1,10 @@
 //! Socket addresses as the commands carry them, and their translation to addresses of the RNIC.
 //!
-//! The RNIC has only IPv4. A program written for IPv6 sockets still works where its address means
-//! an IPv4 address: the wildcard, the loopback address and IPv4-mapped addresses.
+//! An IPv4-mapped address means IPv4, as it does for sockets. Linux's rdma_cm refuses such an
+//! address; programs of rsockets that were written for IPv6 sockets use it, and get it as the
+//! address of an IPv4 peer.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::errno::Errno;
 
@@ -108,21 +109,41 @@ pub fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns the RNIC's form of a program's address; `None` for an address that exists only in IPv6.
-pub fn on_wire(ip: IpAddr) -> Option<Ipv4Addr> {
-    match ip {
-        IpAddr::V4(ip) => Some(ip),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Some(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(Ipv6Addr::LOCALHOST) => Some(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) => ip.to_ipv4_mapped(),
+/// Returns true if the address means a host only together with a link, which its scope names.
+pub fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Returns the RNIC's form of a program's address: IPv4 for an IPv4-mapped address. The scope stays
+/// with a link-local address and means nothing elsewhere, and the RNIC chooses flow labels itself.
+pub fn on_wire(addr: SocketAddr) -> SocketAddr {
+    let scope = match addr {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => v6.scope_id(),
+        _ => 0,
+    };
+    in_scope(SocketAddr::new(addr.ip().to_canonical(), addr.port()), scope)
+}
+
+/// Returns the scope of an address, 0 if it has none.
+pub fn scope(addr: SocketAddr) -> u32 {
+    if let SocketAddr::V6(v6) = addr { v6.scope_id() } else { 0 }
+}
+
+/// Returns the same address with this scope, if it is an IPv6 address.
+pub fn in_scope(mut addr: SocketAddr, scope: u32) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut addr {
+        v6.set_scope_id(scope);
     }
+    addr
 }
 
 /// Returns an address of the RNIC in the family of `like`.
-pub fn in_family(ip: Ipv4Addr, like: SocketAddr) -> IpAddr {
-    match like {
-        SocketAddr::V4(_) => ip.into(),
-        SocketAddr::V6(_) => ip.to_ipv6_mapped().into(),
+pub fn in_family(addr: SocketAddr, like: SocketAddr) -> SocketAddr {
+    match (addr, like) {
+        (SocketAddr::V4(v4), SocketAddr::V6(_)) => {
+            SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port())
+        }
+        _ => addr,
     }
 }
 
@@ -155,11 +176,32 @@ mod tests {
     }
 
     #[test]
-    fn test_ipv6_address_maps_to_ipv4_when_possible() {
-        let wire = |text: &str| on_wire(text.parse().unwrap());
-        assert_eq!(wire("::"), Some(Ipv4Addr::UNSPECIFIED));
-        assert_eq!(wire("::1"), Some(Ipv4Addr::LOCALHOST));
-        assert_eq!(wire("::ffff:10.1.2.3"), Some(Ipv4Addr::new(10, 1, 2, 3)));
-        assert_eq!(wire("2001:db8::1"), None);
+    fn test_mapped_address_means_ipv4_and_scope_stays_with_a_link() {
+        let wire = |text: &str| on_wire(text.parse().unwrap()).to_string();
+        for (addr, on_wire) in [
+            ("10.1.2.3:5", "10.1.2.3:5"),
+            ("[::ffff:10.1.2.3]:5", "10.1.2.3:5"),
+            ("[::ffff:10.1.2.3%3]:5", "10.1.2.3:5"),
+            ("[::ffff:0.0.0.0]:5", "0.0.0.0:5"),
+            ("[::10.1.2.3]:5", "[::a01:203]:5"),
+            ("[::]:5", "[::]:5"),
+            ("[::1]:5", "[::1]:5"),
+            ("[fd00::1%4]:5", "[fd00::1]:5"),
+            ("[fe80::1%4]:5", "[fe80::1%4]:5"),
+        ] {
+            assert_eq!(wire(addr), on_wire, "{addr}");
+        }
+        let flow = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 5, 0xfffff, 0).into();
+        assert_eq!(on_wire(flow), "[::1]:5".parse().unwrap());
+    }
+
+    #[test]
+    fn test_address_takes_the_family_of_its_id() {
+        let family = |addr: &str, like: &str| {
+            in_family(addr.parse().unwrap(), like.parse().unwrap()).to_string()
+        };
+        assert_eq!(family("10.0.0.1:5", "10.0.0.2:6"), "10.0.0.1:5");
+        assert_eq!(family("10.0.0.1:5", "[::]:6"), "[::ffff:10.0.0.1]:5");
+        assert_eq!(family("[fd00::1]:5", "[::]:6"), "[fd00::1]:5");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 
 use heddle_socket::FaultKind;
 use heddle_types::mpa::RtrSet;
@@ -13,11 +13,12 @@ use heddle_verbs::{
     PeerDepths, Qp, Qpn, ReserveError,
 };
 
+use super::address::{in_scope, is_link_local, scope};
 use super::command::ConnParam;
 use super::errno::Errno;
 use super::number::EventKind;
 use super::reply::Identity;
-use super::state::{Dial, Happening, Reserved};
+use super::state::{Dial, Happening, Place, Reserved};
 use crate::rnic;
 
 /// The index of a device that the kernel does not know: librdmacm then uses the GUID.
@@ -45,29 +46,12 @@ impl Rnic {
         Some(Identity { guid: rnic::GUID.to_be_bytes(), index: NO_INDEX })
     }
 
-    /// Returns the addresses of the RNIC, with the prefix lengths of their networks.
-    fn addresses(&self) -> Vec<(Ipv4Addr, u8)> {
-        self.device().map(rnic::addresses).unwrap_or_default()
+    pub(super) fn has_address(&self, addr: SocketAddr) -> bool {
+        self.device().is_ok_and(|device| rnic::net(device, addr).has(addr))
     }
 
-    pub(super) fn has_address(&self, ip: Ipv4Addr) -> bool {
-        self.addresses().iter().any(|&(ours, bits)| {
-            // The whole loopback network belongs to this host.
-            ours == ip || ours.is_loopback() && in_network(ip, ours, bits)
-        })
-    }
-
-    pub(super) fn source_for(&self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno> {
-        let all = self.addresses();
-        if self.has_address(dst) {
-            return Ok(dst);
-        }
-        let near = all.iter().filter(|&&(ours, bits)| in_network(dst, ours, bits));
-        let near = near.max_by_key(|(_, bits)| *bits);
-        // Any other address takes a route. The RNIC knows whether a route exists, and fails the
-        // connection if not.
-        let other = all.iter().find(|(ours, _)| !ours.is_loopback());
-        near.or(other).map(|&(ours, _)| ours).ok_or(Errno::NETUNREACH)
+    pub(super) fn source_for(&self, dst: SocketAddr) -> Result<SocketAddr, Errno> {
+        rnic::net(self.device()?, dst).source_for(dst).ok_or(Errno::NETUNREACH)
     }
 
     pub(super) fn random() -> u16 {
@@ -75,24 +59,31 @@ impl Rnic {
         u16::from_ne_bytes([bytes[0], bytes[1]])
     }
 
-    pub(super) fn reserve(&self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
-        let bound = self.device()?.reserve_addr(addr.into()).map_err(|e| errno_of(&e))?;
+    pub(super) fn reserve(&self, place: Place) -> Result<(Reserved, u16), Errno> {
+        // An address of the RNIC has one port, so it needs no scope.
+        let (device, addr) = (self.device()?, in_scope(place.addr, 0));
+        let bound = match place.v6_only {
+            true => device.reserve_addr_v6_only(addr),
+            false => device.reserve_addr(addr),
+        };
+        let bound = bound.map_err(|e| errno_of(&e))?;
         let port = bound.addr().port();
         Ok((Reserved::new(bound), port))
     }
 
     pub(super) fn listen(
         &self,
-        addr: SocketAddrV4,
+        place: Place,
         reserved: Option<&Reserved>,
         backlog: u32,
     ) -> Result<ListenerId, Errno> {
         let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
-        let params = ListenParams { backlog, ..ListenParams::default() };
+        let v6_only = place.v6_only;
+        let params = ListenParams { backlog, v6_only, ..ListenParams::default() };
         let device = self.device()?;
         let listener = match reserved.and_then(Reserved::held::<BoundAddr>) {
             Some(at) => device.listen_at(at, params, &self.events),
-            None => device.listen(addr.into(), params, &self.events),
+            None => device.listen(in_scope(place.addr, 0), params, &self.events),
         };
         listener.map_err(|e| errno_of(&e))
     }
@@ -109,10 +100,13 @@ impl Rnic {
             .mpa(MpaOptions::new().peer_to_peer(RtrSet::ALL))
             .reads(ird, ord);
         if !dial.local.ip().is_unspecified() {
-            params = params.from(IpAddr::V4(*dial.local.ip()));
+            params = params.from(dial.local.ip());
         }
         params.private_data = dial.param.private_data;
-        let remote = SocketAddr::V4(dial.remote);
+        let remote = match scope(dial.remote) {
+            0 => dial.remote,
+            link => in_scope(dial.remote, rnic::net(device, dial.remote).port_number(link)),
+        };
         device.connect(remote, params, &self.events).map_err(|e| errno_of(&e))
     }
 
@@ -142,15 +136,12 @@ impl Rnic {
                 Happening::ListenFailed { id, errno: listen_errno(&error) }
             }
             CmEvent::ConnectRequest { id, listener, local, remote, private_data, peer, .. } => {
-                let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (local, remote) else {
-                    self.reject(id, Vec::new());
-                    return None;
-                };
+                let (local, remote) = self.scoped(local, remote);
                 let param = self.asked(private_data, peer);
                 Happening::Request { conn: id, listener, local, remote, param }
             }
             CmEvent::Established { id, private_data, agreed, local, .. } => {
-                let SocketAddr::V4(local) = local else { return None };
+                let (local, _) = self.scoped(local, local);
                 let param = granted(private_data, agreed);
                 Happening::Established { conn: id, local, param }
             }
@@ -165,6 +156,17 @@ impl Rnic {
             }
             CmEvent::Disconnected { id, .. } => Happening::Disconnected { conn: id },
         })
+    }
+
+    /// Gives both ends of a connection the scopes that its link-local addresses have here.
+    fn scoped(&self, local: SocketAddr, remote: SocketAddr) -> (SocketAddr, SocketAddr) {
+        let Some(link) = [local, remote].into_iter().find(|at| is_link_local(at.ip())) else {
+            return (local, remote);
+        };
+        match self.device() {
+            Ok(device) => rnic::net(device, link).scoped(local, remote),
+            Err(_) => (local, remote),
+        }
     }
 
     /// Returns the peer's wishes. Its ORD is the number of Reads that this side has to serve
@@ -193,11 +195,6 @@ pub(super) fn tells_of_the_end(event: &CmEvent) -> bool {
             | CmEvent::ConnectError { error: ConnectFailure::ControlLost, .. }
             | CmEvent::Disconnected { reason: DisconnectReason::ControlLost, .. }
     )
-}
-
-fn in_network(ip: Ipv4Addr, ours: Ipv4Addr, bits: u8) -> bool {
-    let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
-    (u32::from(ip) ^ u32::from(ours)) & mask == 0
 }
 
 fn granted(private_data: Vec<u8>, agreed: Agreed) -> ConnParam {

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use super::errno::Errno;
 use super::memory;
 use super::pipe::{Key, Pipe, key_of};
 use super::reply::{Identity, Reply};
-use super::state::{ChannelId, Dial, Happening, Outcome, Outside, Reserved, State};
+use super::state::{ChannelId, Dial, Happening, Outcome, Outside, Place, Reserved, State};
 use crate::rnic;
 
 mod fork;
@@ -312,11 +312,11 @@ impl Outside for Around<'_> {
         self.rnic.identity()
     }
 
-    fn has_address(&mut self, ip: Ipv4Addr) -> bool {
-        self.rnic.has_address(ip)
+    fn has_address(&mut self, addr: SocketAddr) -> bool {
+        self.rnic.has_address(addr)
     }
 
-    fn source_for(&mut self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno> {
+    fn source_for(&mut self, dst: SocketAddr) -> Result<SocketAddr, Errno> {
         self.rnic.source_for(dst)
     }
 
@@ -324,17 +324,17 @@ impl Outside for Around<'_> {
         Rnic::random()
     }
 
-    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
-        self.rnic.reserve(addr)
+    fn reserve(&mut self, place: Place) -> Result<(Reserved, u16), Errno> {
+        self.rnic.reserve(place)
     }
 
     fn listen(
         &mut self,
-        addr: SocketAddrV4,
+        place: Place,
         reserved: Option<&Reserved>,
         backlog: u32,
     ) -> Result<ListenerId, Errno> {
-        self.rnic.listen(addr, reserved, backlog)
+        self.rnic.listen(place, reserved, backlog)
     }
 
     fn unlisten(&mut self, id: ListenerId) {

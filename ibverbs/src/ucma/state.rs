@@ -27,7 +27,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 
 use heddle_verbs::{CmId, ListenerId};
 
@@ -52,11 +52,20 @@ pub struct ChannelId(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
     /// This side's address, with the port that the program was told.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// The peer's address.
-    pub remote: SocketAddrV4,
+    pub remote: SocketAddr,
     /// The program's parameters of the connection.
     pub param: ConnParam,
+}
+
+/// The address of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The address, or a wildcard.
+    pub addr: SocketAddr,
+    /// True if the IPv6 wildcard leaves IPv4 alone.
+    pub v6_only: bool,
 }
 
 /// An address and port that the RNIC reserves for an id. Dropping the value gives them back.
@@ -85,14 +94,15 @@ pub trait Outside {
     /// Returns the identity of the device, if there is one.
     fn identity(&mut self) -> Option<Identity>;
 
-    /// Returns true if the address is the RNIC's.
-    fn has_address(&mut self, ip: Ipv4Addr) -> bool;
+    /// Returns true if the address is the RNIC's, for a link-local address in its scope.
+    fn has_address(&mut self, addr: SocketAddr) -> bool;
 
-    /// Returns the address from which the RNIC reaches `dst`.
+    /// Returns the address from which the RNIC reaches `dst`, with the scope of a link-local
+    /// address and any port.
     ///
     /// # Errors
     /// Returns the reason why the RNIC does not reach `dst`.
-    fn source_for(&mut self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno>;
+    fn source_for(&mut self, dst: SocketAddr) -> Result<SocketAddr, Errno>;
 
     /// Returns a random number, for the choice of ports.
     fn random(&mut self) -> u16;
@@ -103,7 +113,7 @@ pub trait Outside {
     /// # Errors
     /// Returns [`Errno::NODEV`] if there is no RNIC to ask; otherwise the reason why the address
     /// cannot be reserved.
-    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno>;
+    fn reserve(&mut self, place: Place) -> Result<(Reserved, u16), Errno>;
 
     /// Starts to listen; [`Happening::Listening`] or [`Happening::ListenFailed`] follows.
     ///
@@ -111,7 +121,7 @@ pub trait Outside {
     /// Returns an error if the RNIC refuses at once.
     fn listen(
         &mut self,
-        addr: SocketAddrV4,
+        place: Place,
         reserved: Option<&Reserved>,
         backlog: u32,
     ) -> Result<ListenerId, Errno>;
@@ -157,12 +167,12 @@ pub enum Happening {
     Request {
         conn: CmId,
         listener: ListenerId,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        local: SocketAddr,
+        remote: SocketAddr,
         param: ConnParam,
     },
     /// The connection is established.
-    Established { conn: CmId, local: SocketAddrV4, param: ConnParam },
+    Established { conn: CmId, local: SocketAddr, param: ConnParam },
     /// The connection failed; `kind` says how.
     Failed { conn: CmId, kind: EventKind, errno: Errno, param: ConnParam },
     /// The connection has ended.

@@ -2,8 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 use std::mem::zeroed;
-use std::net::Ipv4Addr;
-use std::ptr::null_mut;
+use std::net::{IpAddr, Ipv6Addr};
 
 use heddle_verbs::Atomics;
 use libc::{EINVAL, ENODATA, EOPNOTSUPP};
@@ -18,6 +17,7 @@ use crate::abi::{
     ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
     ibv_query_device_ex_input, ibv_values_ex,
 };
+use crate::rnic::interfaces::{self, At};
 
 mod port;
 
@@ -202,9 +202,9 @@ pub unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, port, attr, OLD_PORT_ATTR) }
 }
 
-/// Returns the IPv4-mapped GID of an address.
-fn gid_of(address: Ipv4Addr) -> ibv_gid {
-    ibv_gid { raw: address.to_ipv6_mapped().octets() }
+/// Returns the GID of an address: the address itself, in IPv6's form.
+fn gid_of(address: IpAddr) -> ibv_gid {
+    ibv_gid { raw: crate::ucma::address::gid(address) }
 }
 
 /// Returns the GID with this index.
@@ -248,44 +248,20 @@ pub unsafe extern "C" fn ibv_query_gid(
 
 /// Returns the kernel's index of the interface that has this address, or 0 if no interface has it:
 /// an RNIC without a port of its own uses addresses of its host.
-fn interface_of(address: Ipv4Addr) -> u32 {
-    let mut list: *mut libc::ifaddrs = null_mut();
-    // SAFETY: the system writes a list, or fails and writes none.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return 0;
-    }
-    let mut index = 0;
-    let mut next = list;
-    // SAFETY: each entry is valid, and leads to the next, until the list is freed below.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        next = entry.ifa_next;
-        // SAFETY: the pointer is null or leads to an address.
-        let family = unsafe { entry.ifa_addr.as_ref() }.map(|to| c_int::from(to.sa_family));
-        if family != Some(libc::AF_INET) {
-            continue;
-        }
-        // SAFETY: an address of this family is such a structure.
-        let found = unsafe { &*entry.ifa_addr.cast::<libc::sockaddr_in>() };
-        if u32::from_be(found.sin_addr.s_addr) == address.to_bits() {
-            // SAFETY: the entry's name is a string.
-            index = unsafe { libc::if_nametoindex(entry.ifa_name) };
-            break;
-        }
-    }
-    // SAFETY: the list comes from the system, and no reference to it is left.
-    unsafe { libc::freeifaddrs(list) };
-    index
+fn interface_of(address: IpAddr, interfaces: &[(u32, At)]) -> u32 {
+    let found = interfaces.iter().find(|(_, at)| *at == At::Ip(address));
+    found.map_or(0, |(index, _)| *index)
 }
 
 /// Builds an entry of a GID table.
-fn entry(gid: ibv_gid, index: u32) -> ibv_gid_entry {
-    let [.., a, b, c, d] = gid.raw;
+fn entry(gid: ibv_gid, index: u32, interfaces: &[(u32, At)]) -> ibv_gid_entry {
+    let address = IpAddr::from(Ipv6Addr::from(gid.raw)).to_canonical();
     ibv_gid_entry {
         gid,
         gid_index: index,
         port_num: PORT.into(),
         gid_type: IBV_GID_TYPE_IB,
-        ndev_ifindex: interface_of(Ipv4Addr::new(a, b, c, d)),
+        ndev_ifindex: interface_of(address, interfaces),
     }
 }
 
@@ -309,7 +285,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         // SAFETY: the caller keeps the C contract.
         let gid = gid(unsafe { Context::of(context) }, port, index.into())?;
         // SAFETY: the caller says how much room `out` has.
-        unsafe { write_prefix(&entry(gid, index), out, size) };
+        unsafe { write_prefix(&entry(gid, index, &interfaces::all()), out, size) };
         Ok(())
     })
 }
@@ -340,10 +316,12 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         if addresses.len() > max {
             return negative(EINVAL);
         }
+        let interfaces = interfaces::all();
         for (index, address) in (0u32..).zip(&addresses) {
+            let entry = entry(gid_of(*address), index, &interfaces);
             let at = size.saturating_mul(index as usize);
             // SAFETY: there are no more entries than the caller has room for.
-            unsafe { write_prefix(&entry(gid_of(*address), index), out.byte_add(at), size) };
+            unsafe { write_prefix(&entry, out.byte_add(at), size) };
         }
         libc::ssize_t::try_from(addresses.len()).unwrap_or(libc::ssize_t::MAX)
     })

@@ -1,9 +1,9 @@
 //! Handles addresses and ports: `BIND`, `RESOLVE_ADDR`, `RESOLVE_ROUTE`, `LISTEN`.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::super::address::{Address, in_family, on_wire};
-use super::{ChannelId, ConnParam, Errno, EventKind, Id, Outside, Phase, Reserved, State};
+use super::super::address::{Address, in_family, in_scope, is_link_local, on_wire, scope};
+use super::{ChannelId, ConnParam, Errno, EventKind, Id, Outside, Phase, Place, Reserved, State};
 
 /// Ports for ids whose program does not choose: the range that Linux uses.
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
@@ -16,8 +16,14 @@ const MAX_BACKLOG: u32 = 1024;
 fn wildcard(like: SocketAddr) -> SocketAddr {
     match like {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     }
+}
+
+/// Returns the same address with this port. Its scope and flow label stay.
+fn at_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
+    addr.set_port(port);
+    addr
 }
 
 fn ip_of(addr: Address) -> Result<Option<SocketAddr>, Errno> {
@@ -26,11 +32,6 @@ fn ip_of(addr: Address) -> Result<Option<SocketAddr>, Errno> {
         Address::Ip(addr) => Ok(Some(addr)),
         Address::Ib => Err(Errno::AFNOSUPPORT),
     }
-}
-
-/// Returns the RNIC's form of a bound address.
-pub(super) fn wire_end(addr: SocketAddr) -> Option<SocketAddrV4> {
-    Some(SocketAddrV4::new(on_wire(addr.ip())?, addr.port()))
 }
 
 impl State {
@@ -59,7 +60,7 @@ impl State {
         for _ in 0..if addr.port() == 0 { TRIES } else { 1 } {
             let reserved = self.reserve(n, addr, outside)?;
             let port = reserved.as_ref().map_or(addr.port(), |(_, port)| *port);
-            result = self.bind_to(n, SocketAddr::new(addr.ip(), port), outside);
+            result = self.bind_to(n, at_port(addr, port), outside);
             if result.is_ok() {
                 let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
                 id.reserved = reserved.map(|(reserved, _)| reserved);
@@ -80,19 +81,20 @@ impl State {
         outside: &mut dyn Outside,
     ) -> Result<Option<(Reserved, u16)>, Errno> {
         let id = self.ids.get(&n).ok_or(Errno::NOENT)?;
-        let Some(wire) = wire_end(addr).filter(|_| id.phase == Phase::Idle) else {
-            return Ok(None);
-        };
-        if !wire.ip().is_unspecified() && !outside.has_address(*wire.ip()) {
+        if id.phase != Phase::Idle {
             return Ok(None);
         }
-        let has_it = |o: &Id| o.reserved.is_some() && o.src.and_then(wire_end) == Some(wire);
-        if wire.port() != 0
-            && (id.reuse || id.is_out_of_reach(addr) || self.ids.values().any(has_it))
-        {
+        let place = id.place(addr);
+        let wire = place.addr;
+        if !wire.ip().is_unspecified() && !outside.has_address(wire) {
             return Ok(None);
         }
-        match outside.reserve(wire) {
+        let has_it =
+            |o: &Id| o.reserved.is_some() && o.src.is_some_and(|src| o.place(src) == place);
+        if wire.port() != 0 && (id.reuse || self.ids.values().any(has_it)) {
+            return Ok(None);
+        }
+        match outside.reserve(place) {
             Ok(reserved) => Ok(Some(reserved)),
             // A program can bind to a wildcard without an RNIC.
             Err(Errno::NODEV) => Ok(None),
@@ -110,11 +112,16 @@ impl State {
         if id.phase != Phase::Idle {
             return Err(Errno::INVAL);
         }
-        let ip = on_wire(addr.ip()).ok_or(Errno::ADDRNOTAVAIL)?;
+        let wire = on_wire(addr);
+        // As for a socket: an IPv4-mapped address has no part of IPv6 alone.
+        let ipv6_alone = addr.is_ipv6() && id.af_only == Some(true);
+        if ipv6_alone && wire.is_ipv4() || is_link_local(wire.ip()) && scope(wire) == 0 {
+            return Err(Errno::INVAL);
+        }
         let mut device = None;
-        if !ip.is_unspecified() {
+        if !wire.ip().is_unspecified() {
             device = Some(outside.identity().ok_or(Errno::NODEV)?);
-            if !outside.has_address(ip) {
+            if !outside.has_address(wire) {
                 return Err(Errno::NODEV);
             }
         }
@@ -122,12 +129,12 @@ impl State {
         let port = match addr.port() {
             0 => self.free_port(n, addr, af_only, outside)?,
             port => {
-                self.check_port(n, SocketAddr::new(addr.ip(), port), (reuse, af_only))?;
+                self.check_port(n, addr, (reuse, af_only))?;
                 port
             }
         };
         let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
-        id.src = Some(SocketAddr::new(addr.ip(), port));
+        id.src = Some(at_port(addr, port));
         (id.af_only, id.device, id.phase) = (Some(af_only), device, Phase::Bound);
         id.port = Some(port);
         self.ports.entry(port).or_default().push(n);
@@ -147,10 +154,7 @@ impl State {
         let ports = (0..count).map(|i| EPHEMERAL.start + (first + i) % count);
         ports
             .into_iter()
-            .find(|&port| {
-                let addr = SocketAddr::new(addr.ip(), port);
-                self.check_port(n, addr, (false, af_only)).is_ok()
-            })
+            .find(|&port| self.check_port(n, at_port(addr, port), (false, af_only)).is_ok())
             .ok_or(Errno::ADDRNOTAVAIL)
     }
 
@@ -164,8 +168,8 @@ impl State {
             if reuse && other.reuse || families && addr.is_ipv4() != theirs.is_ipv4() {
                 continue;
             }
-            let (a, b) = (on_wire(addr.ip()), on_wire(theirs.ip()));
-            let any = [a, b].into_iter().flatten().any(|ip| ip.is_unspecified());
+            let (a, b) = (on_wire(addr), on_wire(theirs));
+            let any = a.ip().is_unspecified() || b.ip().is_unspecified();
             if any || a == b {
                 return Err(Errno::ADDRINUSE);
             }
@@ -200,15 +204,15 @@ impl State {
         if local.is_ipv4() != dst.is_ipv4() {
             return Err(Errno::INVAL);
         }
-        let bound = on_wire(local.ip()).filter(|ip| !ip.is_unspecified());
-        let found = resolve(bound, dst.ip(), outside);
+        let bound = Some(on_wire(local)).filter(|at| !at.ip().is_unspecified());
+        let found = resolve(bound, on_wire(dst), outside);
         let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
         id.dst = Some(dst);
         match found {
             Ok((source, target, device)) => {
-                id.src = Some(SocketAddr::new(in_family(source, local), local.port()));
-                if dst.ip().is_unspecified() {
-                    id.dst = Some(SocketAddr::new(in_family(target, dst), dst.port()));
+                id.src = Some(at_port(in_family(source, local), local.port()));
+                if dst.ip().to_canonical().is_unspecified() {
+                    id.dst = Some(at_port(in_family(target, dst), dst.port()));
                 }
                 (id.device, id.phase) = (Some(device), Phase::AddrResolved);
                 self.report(n, EventKind::AddrResolved, 0, ConnParam::default());
@@ -242,15 +246,10 @@ impl State {
         // Ids may share an address, but only one of them may listen on it.
         self.check_port(n, addr, (false, id.af_only.unwrap_or(addr.is_ipv4())))?;
         outside.identity().ok_or(Errno::NODEV)?;
-        if id.is_out_of_reach(addr) {
-            let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
-            (id.phase, id.listened, id.reuse) = (Phase::Starting, Some(Ok(())), false);
-            return Ok(());
-        }
-        let wire = wire_end(addr).ok_or(Errno::ADDRNOTAVAIL)?;
+        let place = id.place(addr);
         let backlog = u32::try_from(backlog).unwrap_or(0);
         let backlog = if (1..=MAX_BACKLOG).contains(&backlog) { backlog } else { MAX_BACKLOG };
-        let listener = outside.listen(wire, id.reserved.as_ref(), backlog)?;
+        let listener = outside.listen(place, id.reserved.as_ref(), backlog)?;
         self.by_listener.insert(listener, n);
         let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
         (id.listener, id.phase, id.backlog) = (Some(listener), Phase::Starting, backlog);
@@ -269,11 +268,11 @@ impl State {
 }
 
 impl Id {
-    /// Returns true if no peer can reach the id at `addr`: the device has no IPv6 addresses, so an
-    /// IPv6 wildcard that excludes IPv4 matches none. Programs listen on such a wildcard beside an
-    /// IPv4 wildcard.
-    fn is_out_of_reach(&self, addr: SocketAddr) -> bool {
-        addr.is_ipv6() && addr.ip().is_unspecified() && self.af_only == Some(true)
+    /// Returns the place where the id listens if it is bound to `addr`.
+    fn place(&self, addr: SocketAddr) -> Place {
+        let wire = on_wire(addr);
+        let any6 = wire.is_ipv6() && wire.ip().is_unspecified();
+        Place { addr: wire, v6_only: any6 && self.af_only == Some(true) }
     }
 
     fn settle(&mut self, answer: Result<(), Errno>) {
@@ -283,15 +282,29 @@ impl Id {
 
 /// Returns both ends on the wire, and the device between them.
 fn resolve(
-    bound: Option<Ipv4Addr>,
-    dst: IpAddr,
+    bound: Option<SocketAddr>,
+    mut target: SocketAddr,
     outside: &mut dyn Outside,
-) -> Result<(Ipv4Addr, Ipv4Addr, super::Identity), Errno> {
+) -> Result<(SocketAddr, SocketAddr, super::Identity), Errno> {
     let device = outside.identity().ok_or(Errno::NODEV)?;
-    let mut target = on_wire(dst).ok_or(Errno::NETUNREACH)?;
-    if target.is_unspecified() {
+    if target.ip().is_unspecified() {
         // The wildcard means this host: use the id's own address, or the loopback address.
-        target = bound.unwrap_or(Ipv4Addr::LOCALHOST);
+        let localhost = match target {
+            SocketAddr::V4(_) => (Ipv4Addr::LOCALHOST, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::LOCALHOST, 0).into(),
+        };
+        target = bound.unwrap_or(localhost);
+    }
+    if let Some(bound) = bound {
+        // An address of one link does not lead to another link, nor IPv4 to IPv6.
+        let links = is_link_local(bound.ip()) && is_link_local(target.ip());
+        let apart = links && scope(target) != 0 && scope(target) != scope(bound);
+        if apart || bound.is_ipv4() != target.is_ipv4() {
+            return Err(Errno::NETUNREACH);
+        }
+        if links {
+            target = in_scope(target, scope(bound));
+        }
     }
     let source = outside.source_for(target)?;
     Ok((bound.unwrap_or(source), target, device))

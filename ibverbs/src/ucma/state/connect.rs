@@ -1,7 +1,7 @@
 //! Handles connections: `CONNECT`, `ACCEPT`, `REJECT`, `DISCONNECT`.
 
+use super::super::address::on_wire;
 use super::super::number::reject;
-use super::bind::wire_end;
 use super::{ChannelId, ConnParam, Dial, Errno, Outside, Phase, State};
 
 impl State {
@@ -16,8 +16,8 @@ impl State {
         if id.phase != Phase::RouteResolved {
             return Err(Errno::INVAL);
         }
-        let ends = id.src.and_then(wire_end).zip(id.dst.and_then(wire_end));
-        let (local, remote) = ends.ok_or(Errno::INVAL)?;
+        let (local, remote) = id.src.zip(id.dst).ok_or(Errno::INVAL)?;
+        let (local, remote) = (on_wire(local), on_wire(remote));
         let conn = outside.connect(Dial { local, remote, param })?;
         (id.conn, id.phase) = (Some(conn), Phase::Connecting);
         self.by_conn.insert(conn, n);

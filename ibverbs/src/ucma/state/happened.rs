@@ -16,7 +16,7 @@ impl State {
             Happening::Listening { id } => self.answer_listen(id, Ok(())),
             Happening::ListenFailed { id, errno } => self.answer_listen(id, Err(errno)),
             Happening::Request { conn, listener, local, remote, param } => {
-                let ends = (local.into(), remote.into());
+                let ends = (local, remote);
                 if self.requested(conn, listener, ends, param, outside).is_none() {
                     outside.reject(conn, Vec::new());
                 }
@@ -25,11 +25,7 @@ impl State {
                 let Some(n) = self.by_conn.get(&conn).copied() else { return };
                 let Some(id) = self.ids.get_mut(&n) else { return };
                 id.phase = Phase::Established;
-                let local = SocketAddr::from(local);
-                id.src = id.src.map(|src| match local {
-                    SocketAddr::V4(l) => SocketAddr::new(in_family(*l.ip(), src), l.port()),
-                    SocketAddr::V6(_) => local,
-                });
+                id.src = id.src.map(|src| in_family(local, src));
                 self.report(n, EventKind::Established, 0, param);
             }
             Happening::Failed { conn, kind, errno, param } => {
@@ -71,11 +67,7 @@ impl State {
         at.backlog = at.backlog.checked_sub(1)?;
         let (channel, uid, like) = (at.channel, at.uid, at.src?);
         let mut id = Id::new(channel, 0, qp_type::RC);
-        let in_family = |end: SocketAddr| match end {
-            SocketAddr::V4(v4) => SocketAddr::new(in_family(*v4.ip(), like), v4.port()),
-            SocketAddr::V6(_) => end,
-        };
-        (id.src, id.dst) = (Some(in_family(ends.0)), Some(in_family(ends.1)));
+        (id.src, id.dst) = (Some(in_family(ends.0, like)), Some(in_family(ends.1, like)));
         (id.phase, id.conn, id.device) = (Phase::Requested, Some(conn), Some(device));
         let Ok(new) = self.enter(id) else {
             self.ids.get_mut(&n)?.backlog += 1;

@@ -31,6 +31,11 @@ impl State {
                 if !matches!(id.phase, Phase::Idle | Phase::Bound) {
                     return Err(Errno::INVAL);
                 }
+                if id.af_only != Some(only) {
+                    // The RNIC reserved the address for the families of the time. The listener
+                    // asks for its address anew.
+                    id.reserved = None;
+                }
                 id.af_only = Some(only);
                 Ok(())
             }

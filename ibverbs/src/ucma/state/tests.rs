@@ -1,7 +1,8 @@
 use super::super::command::OptionValue;
 use super::super::number::{option, reject};
-use super::super::{address::Address, reply};
+use super::super::{address, address::Address, reply};
 use super::*;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -10,13 +11,13 @@ mod connections;
 mod lifetimes;
 
 pub(super) const DEVICE: Identity = Identity { guid: *b"\x02heddle0", index: 7 };
-pub(super) const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub(super) const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(super) const OURS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub(super) const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 /// A call that the state machine has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    Listen(SocketAddrV4, u32),
+    Listen(Place, u32),
     Unlisten(ListenerId),
     Connect(Dial),
     Accept(CmId, ConnParam),
@@ -24,7 +25,7 @@ pub(super) enum Asked {
     Disconnect(CmId),
 }
 
-/// A fake RNIC with one address, which reaches its own network.
+/// A fake RNIC with an address of each kind, in the scope 3, which reaches its own networks.
 #[derive(Debug, Default)]
 pub(super) struct Fake {
     pub(super) asked: Vec<Asked>,
@@ -67,14 +68,22 @@ impl Outside for Fake {
         (!self.absent).then_some(DEVICE)
     }
 
-    fn has_address(&mut self, ip: Ipv4Addr) -> bool {
-        ip == OURS || ip.is_loopback()
+    fn has_address(&mut self, at: SocketAddr) -> bool {
+        let same = |ours: &str| SocketAddr::new(at.ip(), 0) == addr(ours);
+        match at.ip() {
+            ip if address::is_link_local(ip) => same("[fe80::1]:0") && address::scope(at) == 3,
+            ip => ip == OURS || same("[fd00::1]:0") || ip.is_loopback(),
+        }
     }
 
-    fn source_for(&mut self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno> {
-        match dst.octets() {
-            [10, 0, 0, _] => Ok(OURS),
-            [127, ..] => Ok(Ipv4Addr::LOCALHOST),
+    fn source_for(&mut self, dst: SocketAddr) -> Result<SocketAddr, Errno> {
+        let text = dst.ip().to_string();
+        match (&text[..text.len().min(5)], address::scope(dst)) {
+            ("10.0.", _) => Ok(SocketAddr::new(OURS, 0)),
+            ("127.0", _) => Ok(addr("127.0.0.1:0")),
+            ("::1", _) => Ok(addr("[::1]:0")),
+            ("fd00:", _) => Ok(addr("[fd00::1]:0")),
+            ("fe80:", 0 | 3) => Ok(addr("[fe80::1%3]:0")),
             _ => Err(Errno::NETUNREACH),
         }
     }
@@ -83,9 +92,9 @@ impl Outside for Fake {
         self.random
     }
 
-    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
+    fn reserve(&mut self, place: Place) -> Result<(Reserved, u16), Errno> {
         let Some(next) = self.reserves.as_mut() else { return Err(Errno::NODEV) };
-        let port = match addr.port() {
+        let port = match place.addr.port() {
             0 => next.pop_front().ok_or(Errno::ADDRNOTAVAIL)?,
             port if self.taken.contains(&port) => return Err(Errno::ADDRINUSE),
             port => port,
@@ -96,13 +105,13 @@ impl Outside for Fake {
 
     fn listen(
         &mut self,
-        addr: SocketAddrV4,
+        place: Place,
         reserved: Option<&Reserved>,
         backlog: u32,
     ) -> Result<ListenerId, Errno> {
         let id = self.name().map(ListenerId)?;
         self.listened_at_kept = reserved.and_then(Reserved::held::<Kept>).is_some();
-        self.asked.push(Asked::Listen(addr, backlog));
+        self.asked.push(Asked::Listen(place, backlog));
         Ok(id)
     }
 
@@ -146,6 +155,10 @@ pub(super) struct Process {
 
 pub(super) fn addr(text: &str) -> SocketAddr {
     text.parse().unwrap()
+}
+
+pub(super) fn place(text: &str, v6_only: bool) -> Place {
+    Place { addr: addr(text), v6_only }
 }
 
 pub(super) fn param(text: &str) -> ConnParam {
@@ -253,8 +266,8 @@ pub(super) fn request(listener: ListenerId, conn: u64) -> Happening {
     Happening::Request {
         conn: CmId(conn),
         listener,
-        local: SocketAddrV4::new(OURS, 7174),
-        remote: SocketAddrV4::new(PEER, 40_000),
+        local: SocketAddr::new(OURS, 7174),
+        remote: SocketAddr::new(PEER, 40_000),
         param: param("may I?"),
     }
 }
@@ -266,5 +279,5 @@ pub(super) const fn established(conn: CmId) -> Happening {
         responder_resources: 1,
         initiator_depth: 2,
     };
-    Happening::Established { conn, local: SocketAddrV4::new(OURS, 45_678), param }
+    Happening::Established { conn, local: SocketAddr::new(OURS, 45_678), param }
 }

@@ -1,6 +1,6 @@
 //! The RNIC's ports as one port.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use heddle_verbs::{Device, PortInfo};
 use libc::EIO;
@@ -18,22 +18,20 @@ pub(super) struct Port {
     pub(super) up: bool,
     /// Bytes of the largest IP packet that all ports carry.
     pub(super) mtu: u16,
-    /// The RNIC's addresses, in the order of its configuration.
-    pub(super) addresses: Vec<Ipv4Addr>,
+    /// The RNIC's addresses, in the order of its configuration, but IPv4 first: programs that know a
+    /// GID by its index know those of IPv4.
+    pub(super) addresses: Vec<IpAddr>,
 }
 
 impl Port {
     fn new(ports: &[PortInfo]) -> Port {
-        let addresses = ports.iter().flat_map(|port| &port.addresses);
+        let addresses = ports.iter().flat_map(|port| &port.addresses).map(|at| at.addr);
+        let (mut addresses, six): (Vec<_>, Vec<_>) = addresses.partition(IpAddr::is_ipv4);
+        addresses.extend(six);
         Port {
             up: ports.iter().any(|port| port.link.up),
             mtu: ports.iter().map(|port| port.mtu).min().unwrap_or_default(),
-            addresses: addresses
-                .filter_map(|at| match at.addr {
-                    IpAddr::V4(addr) => Some(addr),
-                    IpAddr::V6(_) => None,
-                })
-                .collect(),
+            addresses,
         }
     }
 }
@@ -61,12 +59,16 @@ mod tests {
         let port = |n: u8, mtu: u16, up: bool| PortInfo {
             mtu,
             link: PortLink { up, mbps: None },
-            addresses: vec![PortAddr { addr: [10, 0, n, 1].into(), prefix: 24 }],
+            addresses: vec![
+                PortAddr { addr: [0xfd00, 0, 0, 0, 0, 0, 0, u16::from(n)].into(), prefix: 64 },
+                PortAddr { addr: [10, 0, n, 1].into(), prefix: 24 },
+            ],
             ..PortInfo::default()
         };
         let seen = Port::new(&[port(1, 9000, false), port(2, 1500, true)]);
         assert_eq!((seen.up, seen.mtu), (true, 1500));
-        assert_eq!(seen.addresses, [Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 2, 1)]);
+        let want = ["10.0.1.1", "10.0.2.1", "fd00::1", "fd00::2"];
+        assert_eq!(seen.addresses, want.map(|ip| ip.parse::<IpAddr>().unwrap()));
         assert!(!Port::new(&[port(1, 9000, false)]).up);
     }
 }

@@ -5,7 +5,7 @@ fn test_bind_refuses_addresses_that_rnic_does_not_have() {
     let mut p = Process::new();
     let id = p.create(1);
     assert_eq!(p.bind(id, "10.0.0.9:80"), Err(Errno::NODEV));
-    assert_eq!(p.bind(id, "[2001:db8::1]:80"), Err(Errno::ADDRNOTAVAIL));
+    assert_eq!(p.bind(id, "[2001:db8::1]:80"), Err(Errno::NODEV));
     assert_eq!(p.run(Command::Bind { id, addr: Address::Ib }), Err(Errno::AFNOSUPPORT));
     p.rnic.absent = true;
     assert_eq!(p.bind(id, "10.0.0.1:80"), Err(Errno::NODEV));
@@ -136,8 +136,7 @@ fn only(id: u32) -> Command {
     }
 }
 
-/// tgtd does this. The RNIC has one wildcard for both families, so nothing is left to do for the
-/// second.
+/// tgtd does this.
 #[test]
 fn test_program_listens_at_the_wildcards_of_both_families() {
     for order in [["0.0.0.0:80", "[::]:80"], ["[::]:80", "0.0.0.0:80"]] {
@@ -147,17 +146,12 @@ fn test_program_listens_at_the_wildcards_of_both_families() {
             let id = p.create(1);
             p.run(only(id)).unwrap();
             p.bind(id, at).unwrap();
-            if at.starts_with('[') {
-                let listen = Command::Listen { id, backlog: 4 };
-                assert_eq!(p.try_do(listen), Ok(Outcome::Listening(id)));
-                assert_eq!(p.state.listened(id), Some(Ok(())));
-            } else {
-                p.listen(id, 4).unwrap();
-            }
+            p.listen(id, 4).unwrap();
+            let wildcard = place(at, at.starts_with('['));
+            assert_eq!(p.rnic.take(), [Asked::Listen(wildcard, 4)], "{order:?}");
+            assert!(p.rnic.listened_at_kept);
         }
-        let wildcard = "0.0.0.0:80".parse().unwrap();
-        assert_eq!(p.rnic.take(), [Asked::Listen(wildcard, 4)], "{order:?}");
-        assert_eq!(p.rnic.kept.load(Relaxed), 1);
+        assert_eq!(p.rnic.kept.load(Relaxed), 2);
     }
 }
 
@@ -169,6 +163,92 @@ fn test_ipv6_wildcard_leaves_ipv4_alone_only_when_told() {
     assert_eq!(p.bind(six, "[::]:80"), Err(Errno::ADDRINUSE));
     p.run(only(six)).unwrap();
     assert_eq!(p.bind(six, "[::]:80"), Ok(()));
+}
+
+/// The families of a listener may change until it listens; its reservation was for the others.
+#[test]
+fn test_listener_whose_families_change_gives_its_reservation_back() {
+    let mut p = Process::new();
+    p.rnic.reserves = Some(VecDeque::new());
+    let id = p.create(1);
+    p.bind(id, "[::]:80").unwrap();
+    assert_eq!(p.rnic.kept.load(Relaxed), 1);
+    p.run(only(id)).unwrap();
+    assert_eq!(p.rnic.kept.load(Relaxed), 0);
+    p.listen(id, 4).unwrap();
+    assert_eq!(p.rnic.take(), [Asked::Listen(place("[::]:80", true), 4)]);
+    assert!(!p.rnic.listened_at_kept);
+    assert_eq!(p.run(only(id)), Err(Errno::INVAL), "it listens");
+}
+
+#[test]
+fn test_single_addresses_of_both_families_share_a_port() {
+    let mut p = Process::new();
+    let [four, six, link, any] = [0; 4].map(|_| p.create(1));
+    p.bind(four, "10.0.0.1:80").unwrap();
+    p.bind(six, "[fd00::1]:80").unwrap();
+    p.bind(link, "[fe80::1%3]:80").unwrap();
+    assert_eq!(p.bind(any, "[fd00::1%5]:80"), Err(Errno::ADDRINUSE), "the scope means nothing");
+    assert_eq!(p.bind(any, "0.0.0.0:80"), Err(Errno::ADDRINUSE));
+    assert_eq!(p.ends(six).device, Some(DEVICE));
+    assert_eq!(p.ends(link).src, Some(addr("[fe80::1%3]:80")));
+}
+
+#[test]
+fn test_link_local_address_needs_the_scope_of_its_port() {
+    let mut p = Process::new();
+    let id = p.create(1);
+    assert_eq!(p.bind(id, "[fe80::1]:80"), Err(Errno::INVAL));
+    assert_eq!(p.bind(id, "[fe80::1%4]:80"), Err(Errno::NODEV), "a scope of no port");
+    assert_eq!(p.bind(id, "[fe80::9%3]:80"), Err(Errno::NODEV));
+    p.resolve(id, "[fe80::2%4]:80").unwrap();
+    assert_eq!(p.kind(), Some((id, EventKind::AddrError, -libc::ENETUNREACH)));
+    p.resolve(id, "[fe80::2%3]:80").unwrap();
+    assert_eq!(p.kind(), Some((id, EventKind::AddrResolved, 0)));
+    assert_eq!(p.ends(id).src, Some(addr("[fe80::1%3]:32768")));
+    // A peer without a scope is on the link of the bound address.
+    let bound = p.create(2);
+    p.bind(bound, "[fe80::1%3]:81").unwrap();
+    p.resolve(bound, "[fe80::2%4]:80").unwrap();
+    assert_eq!(p.kind(), Some((bound, EventKind::AddrError, -libc::ENETUNREACH)));
+    p.resolve(bound, "[fe80::2]:80").unwrap();
+    assert_eq!(p.kind(), Some((bound, EventKind::AddrResolved, 0)));
+}
+
+#[test]
+fn test_mapped_address_is_ipv4_and_excludes_ipv6_alone() {
+    let mut p = Process::new();
+    let [mapped, four, six] = [0; 3].map(|_| p.create(1));
+    p.bind(mapped, "[::ffff:10.0.0.1]:80").unwrap();
+    assert_eq!(p.bind(four, "10.0.0.1:80"), Err(Errno::ADDRINUSE));
+    p.resolve(mapped, "[fd00::2]:80").unwrap();
+    assert_eq!(p.kind(), Some((mapped, EventKind::AddrError, -libc::ENETUNREACH)));
+    p.run(only(six)).unwrap();
+    assert_eq!(p.bind(six, "[::ffff:10.0.0.1]:81"), Err(Errno::INVAL));
+    assert_eq!(p.bind(six, "[fd00::1]:81"), Ok(()));
+    p.resolve(six, "[::ffff:10.0.0.2]:80").unwrap();
+    assert_eq!(p.kind(), Some((six, EventKind::AddrError, -libc::ENETUNREACH)));
+}
+
+/// A flow label is for datagrams of the caller's own; the RNIC's TCP chooses one.
+#[test]
+fn test_flow_label_of_an_address_changes_nothing() {
+    let mut p = Process::new();
+    let id = p.create(1);
+    let with_flow = |text: &str| match addr(text) {
+        SocketAddr::V6(mut v6) => {
+            v6.set_flowinfo(0xfff_ffff);
+            SocketAddr::V6(v6)
+        }
+        other => other,
+    };
+    p.run(Command::Bind { id, addr: Address::Ip(with_flow("[fd00::1]:80")) }).unwrap();
+    let dst = Address::Ip(with_flow("[fd00::2]:90"));
+    p.run(Command::ResolveAddr { id, src: Address::None, dst }).unwrap();
+    p.run(Command::ResolveRoute { id }).unwrap();
+    p.run(Command::Connect { id, param: param("") }).unwrap();
+    let (local, remote) = (addr("[fd00::1]:80"), addr("[fd00::2]:90"));
+    assert_eq!(p.rnic.take(), [Asked::Connect(Dial { local, remote, param: param("") })]);
 }
 
 #[test]
@@ -227,6 +307,10 @@ fn test_wildcard_as_peer_means_this_host() {
     let ends = p.ends(id);
     assert_eq!(ends.dst, Some(addr("127.0.0.1:7174")));
     assert_eq!(ends.src, Some(addr("127.0.0.1:32768")));
+    let six = p.create(1);
+    p.resolve(six, "[::]:7174").unwrap();
+    let ends = p.ends(six);
+    assert_eq!((ends.src, ends.dst), (Some(addr("[::1]:32769")), Some(addr("[::1]:7174"))));
 }
 
 #[test]

@@ -15,8 +15,8 @@ fn test_client_connects_and_disconnects() {
     let mut p = Process::new();
     let (id, conn) = p.connecting();
     let dial = Dial {
-        local: SocketAddrV4::new(OURS, 32768),
-        remote: SocketAddrV4::new(PEER, 7174),
+        local: SocketAddr::new(OURS, 32768),
+        remote: SocketAddr::new(PEER, 7174),
         param: param("hello"),
     };
     assert_eq!(p.rnic.take(), [Asked::Connect(dial)]);
@@ -97,7 +97,7 @@ fn test_server_accepts() {
     let listening = p.create(1);
     p.bind(listening, "0.0.0.0:7174").unwrap();
     let listener = p.listen(listening, 0).unwrap();
-    let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 7174);
+    let any = place("0.0.0.0:7174", false);
     assert_eq!(p.rnic.take(), [Asked::Listen(any, 1024)], "0 asks for the default");
     p.happen(request(listener, 1000));
     let event = p.event().unwrap();
@@ -232,6 +232,43 @@ fn test_listener_of_ipv6_sees_mapped_addresses() {
     let want = (Some(addr("[::ffff:10.0.0.1]:7174")), Some(addr("[::ffff:10.0.0.2]:40000")));
     let ends = p.ends(new);
     assert_eq!((ends.src, ends.dst), want);
+}
+
+#[test]
+fn test_connection_over_ipv6_keeps_its_addresses() {
+    let mut p = Process::new();
+    let listening = p.create(1);
+    p.bind(listening, "[::]:7174").unwrap();
+    let listener = p.listen(listening, 1).unwrap();
+    assert_eq!(p.rnic.take(), [Asked::Listen(place("[::]:7174", false), 1)]);
+    let (local, remote) = (addr("[fe80::1%3]:7174"), addr("[fe80::2%3]:40000"));
+    let param = param("");
+    p.happen(Happening::Request { conn: CmId(1000), listener, local, remote, param });
+    let new = p.event().unwrap().id;
+    let ends = p.ends(new);
+    assert_eq!((ends.src, ends.dst), (Some(local), Some(remote)));
+}
+
+#[test]
+fn test_client_connects_over_ipv6_in_the_scope_of_its_peer() {
+    for (to, local, remote) in [
+        ("[fd00::2%9]:7174", "[fd00::1]:32768", "[fd00::2]:7174"),
+        ("[fe80::2%3]:7174", "[fe80::1%3]:32768", "[fe80::2%3]:7174"),
+        ("[::1]:7174", "[::1]:32768", "[::1]:7174"),
+        ("[::ffff:10.0.0.2]:7174", "10.0.0.1:32768", "10.0.0.2:7174"),
+    ] {
+        let mut p = Process::new();
+        let id = p.create(1);
+        p.resolve(id, to).unwrap();
+        p.run(Command::ResolveRoute { id }).unwrap();
+        p.run(Command::Connect { id, param: param("") }).unwrap();
+        let dial = Dial { local: addr(local), remote: addr(remote), param: param("") };
+        assert_eq!(p.rnic.take(), [Asked::Connect(dial)]);
+        let conn = CmId(p.rnic.next);
+        let at = address::in_scope(addr(local), 3);
+        p.happen(Happening::Established { conn, local: at, param: param("") });
+        assert_eq!(p.ends(id).src.map(address::on_wire), Some(addr(local)), "{to}");
+    }
 }
 
 #[test]
