@@ -98,7 +98,8 @@ impl Device {
         self.0.backend.unlisten(id)
     }
 
-    /// Connects to a peer; the outcome comes through `events`.
+    /// Connects to a peer; the outcome comes through `events`. The scope of a link-local `remote`
+    /// names the port by its number, from 1 on; without a scope the first port with IPv6 serves.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::ForeignQp`], [`DeviceError::QpInUse`] and
