@@ -11,13 +11,19 @@ import typing
 HOST = "127.0.0.1"
 # The host's own address, for programs that find the device by it.
 OWN = "198.51.100.1"
+# The same over IPv6: the loopback address, an address of the host, and a link-local address of it.
+HOST6 = "::1"
+OWN6 = "fd00:5::1"
+LINK6 = "fe80::5"
+# The interface with these addresses.
+INTERFACE = "own0"
 PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
 
 @dataclasses.dataclass
 class Run:
-    """A run of a case: its room, its folder, and the port that it may use. `host` is the RNIC's
-    address."""
+    """A run of a case: its room, its folder, and the port that it may use. `host` and `host6` are
+    the RNIC's addresses, `link6` is a link-local one with its scope."""
 
     room: typing.Any
     place: typing.Any
@@ -26,6 +32,15 @@ class Run:
     @property
     def host(self):
         return self.room.host
+
+    @property
+    def host6(self):
+        return OWN6 if self.room.appliance else HOST6
+
+    @property
+    def link6(self):
+        # The appliance's port is no interface of the host, so its scope is its own number.
+        return f"{LINK6}%{1 if self.room.appliance else INTERFACE}"
 
     def text(self, name):
         return (self.place / name).read_text(errors="replace")
@@ -87,17 +102,26 @@ def both(*checks):
     return check
 
 
-def rping(name, *options, **more):
+def the_host(run):
+    return run.host
+
+
+def rping(name, *options, server=None, host=the_host, **more):
+    """Returns a case for rping. `host` gives the server's address, and `server` the address at
+    which it listens if that is another."""
     return Case(f"rping{name}", runs=100, check=more.pop("check", None),
-                server=lambda r: ["rping", "-s", "-a", r.host, "-p", str(r.port), *options],
-                client=lambda r: ["rping", "-c", "-a", r.host, "-p", str(r.port), *options], **more)
+                server=lambda r: ["rping", "-s", "-a", server or host(r), "-p", str(r.port),
+                                  *options],
+                client=lambda r: ["rping", "-c", "-a", host(r), "-p", str(r.port), *options],
+                **more)
 
 
-def pair(name, program, server=(), client=(), check=silent, runs=100, port="-p", host="-s", **more):
+def pair(name, program, server=(), client=(), check=silent, runs=100, port="-p", host="-s",
+         address=the_host, **more):
     """Returns a case for a program of rdmacm-utils that is both server and client."""
     return Case(name, runs=runs, check=check, **more,
                 server=lambda r: [program, port, str(r.port), *server],
-                client=lambda r: [program, port, str(r.port), host, r.host, *client])
+                client=lambda r: [program, port, str(r.port), host, address(r), *client])
 
 
 def perftest(name, program, *options, quick=1):
@@ -244,12 +268,12 @@ def tcp(run, port=None):
         + pathlib.Path("/proc/net/tcp6").read_text().replace("00000000" * 4, "00000000"))
 
 
-def pingpong(name, *options):
+def pingpong(name, *options, host=OWN):
     """Returns a case for libfabric's own test. Its two ends also talk over the kernel's TCP."""
     return Case(f"fi_pingpong-{name}", listens=tcp, check=says("client.log", r"^1m +10 +=10 "),
                 server=lambda r: ["fi_pingpong", "-p", "verbs", "-B", str(r.port), "-c", *options],
                 client=lambda r: ["fi_pingpong", "-p", "verbs", "-P", str(r.port), "-c", *options,
-                                  OWN])
+                                  host])
 
 
 def example(run, folder):
@@ -271,10 +295,23 @@ ALL = [
     Case("ibv_devinfo", client=lambda r: ["ibv_devinfo", "-v"],
          check=says("client.log", r"transport:\s+iWARP", r"state:\s+PORT_ACTIVE",
                     r"link_layer:\s+Ethernet", r"GID\[ *0\]:\s+(0000:){5}ffff:c633:6401",
-                    r"GID\[ *1\]:\s+(0000:){5}ffff:7f00:0001"), anywhere=False),
+                    r"GID\[ *1\]:\s+(0000:){5}ffff:7f00:0001",
+                    r"GID\[ *\d+\]:\s+fd00:0005:(0000:){5}0001",
+                    r"GID\[ *\d+\]:\s+(0000:){7}0001"), anywhere=False),
     rping("", "-C", "10", "-V"),
     rping("-large", "-C", "100", "-V", "-S", "20000"),
     rping("-verbose", "-C", "5", "-v", "-V", check=says("client.log", r"ping data: rdma-ping-4")),
+    rping("-ipv6", "-C", "10", "-V", host=lambda r: r.host6),
+    rping("-link-local", "-C", "10", "-V", host=lambda r: r.link6),
+    # A listener at `::` takes both families.
+    rping("-wildcard6", "-C", "10", "-V", server="::", host=lambda r: r.host6),
+    rping("-both-families", "-C", "10", "-V", server="::"),
+    pair("ucmatose-ipv6", "ucmatose", ("-f", "ipv6", "-b", "::"), ("-f", "ipv6"),
+         check=says("client.log", r"return status 0"), address=lambda r: r.host6),
+    pair("rstream-ipv6", "rstream", ("-f", "ipv6", "-b", "::", "-T", "v", "-I", "20", "-C", "20"),
+         ("-f", "ipv6", "-T", "v", "-I", "20", "-C", "20"), address=lambda r: r.host6),
+    pair("cmtime-ipv6", "cmtime", ("-b", "::", "-c", "50"), ("-c", "50"), server_ends=False,
+         check=says("client.log", r"^connect\s"), address=lambda r: r.host6),
     pair("ucmatose", "ucmatose", check=says("client.log", r"return status 0")),
     pair("ucmatose-many", "ucmatose", ("-c", "8", "-C", "50", "-S", "4000"),
          ("-c", "8", "-C", "50", "-S", "4000"),
@@ -340,6 +377,10 @@ ALL = [
             lambda r: ["iperf", "-c", r.host, "-p", str(r.port), "-t", "1"],
             check=says("client.log", r"bits/sec"),
             server_ends=False),
+    sockets("iperf-ipv6",
+            lambda r: ["iperf", "-V", "-s", "-B", r.host6, "-p", str(r.port)],
+            lambda r: ["iperf", "-V", "-c", r.host6, "-p", str(r.port), "-t", "1"],
+            check=says("client.log", r"bits/sec"), server_ends=False),
     Case("qperf", server=lambda r: ["qperf"], server_ends=False, mixes=False,
          listens=lambda r: tcp(r, 19765),
          client=lambda r: ["qperf", "-t", "1", "-cm1", r.host, "rc_bw", "rc_bi_bw", "rc_lat",
@@ -356,6 +397,7 @@ ALL = [
     Case("fi_info", client=lambda r: ["fi_info", "-p", "verbs"],
          check=says("client.log", r"protocol: FI_PROTO_IWARP", r"^provider: verbs;ofi_rxm")),
     pingpong("msg", "-e", "msg"),
+    pingpong("msg-ipv6", "-6", "-e", "msg", host=OWN6),
     pingpong("rxm", "-e", "rdm"),
     pingpong("tagged", "-e", "rdm", "-m", "tagged"),
     Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass, anywhere=False,
