@@ -322,8 +322,71 @@ pub fn run(data: &[u8]) -> bool {
     p.done
 }
 
-/// Makes a client and a server from their first command to their last, and an ID that moves between
-/// channels.
+/// Returns the fields of a `struct sockaddr_in6` that begins at `at` of a structure.
+fn addr6(at: usize, port: u8, ip: [u8; 16], scope: u32) -> Vec<(usize, u32)> {
+    let word = |i: usize| u32::from_ne_bytes([ip[i], ip[i + 1], ip[i + 2], ip[i + 3]]);
+    let ip = (0..16).step_by(4).map(|i| (at + 8 + i, word(i)));
+    let head = (at, u32::from_ne_bytes([10, 0, 0x1c, port]));
+    // A flow label, which changes nothing.
+    let flow = (at + 4, 0xffff_ffff);
+    [head, flow, (at + 24, scope)].into_iter().chain(ip).collect()
+}
+
+/// Makes a step of an input that writes these bytes.
+fn raw(mut command: Vec<u8>) -> Vec<u8> {
+    command.resize(command.len().max(64), 0);
+    let more = u8::try_from(command.len() - 64).expect("a short command");
+    [vec![14, more, 0, 0], command].concat()
+}
+
+/// Makes a program over IPv6: its addresses are single, of a link, of all hosts and IPv4-mapped.
+fn over_ipv6() -> Vec<u8> {
+    let ip = |first: [u8; 2], last: u8| {
+        let mut ip = [0; 16];
+        ip[..2].copy_from_slice(&first);
+        ip[15] = last;
+        ip
+    };
+    let (us, peer, link) = (ip([0xfd, 0], 1), ip([0xfd, 0], 2), ip([0xfe, 0x80], 1));
+    let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+    let create = vec![0, 0, 0, 1];
+    let bind = |id, port, ip, scope| {
+        let fields = [addr6(8, port, ip, scope), vec![(36, id)]].concat();
+        raw(written(number::BIND_IP, 40, &fields))
+    };
+    let resolve = |id, ip, scope| {
+        let fields = [addr6(28, 9, ip, scope), vec![(56, id)]].concat();
+        raw(written(number::RESOLVE_IP, 64, &fields))
+    };
+    // Level 0, option 2, of four bytes: `RDMA_OPTION_ID_AFONLY`.
+    let only = |id| raw(written(number::SET_OPTION, 24, &[(8, id), (12, 0), (16, 2), (20, 4)]));
+    let steps = [
+        create.clone(),
+        bind(0, 1, us, 7),
+        vec![0, 8, 0, 3],
+        create.clone(),
+        only(1),
+        bind(1, 2, [0; 16], 0),
+        vec![0, 8, 1, 3],
+        create.clone(),
+        bind(2, 3, link, 0),
+        bind(2, 3, link, 3),
+        resolve(2, link, 3),
+        resolve(2, peer, 0),
+        vec![0, 6, 2, 0],
+        vec![0, 7, 2, 0],
+        create,
+        bind(3, 3, mapped, 0),
+        resolve(3, peer, 0),
+        resolve(3, mapped, 0),
+        vec![0, 6, 3, 0],
+        vec![0, 7, 3, 0],
+    ];
+    steps.concat()
+}
+
+/// Makes a client and a server from their first command to their last, an ID that moves between
+/// channels, and a program over IPv6.
 pub fn seeds() -> Seeds {
     let client: &[&[u8]] = &[
         &[0, 0, 0, 1],
@@ -365,5 +428,6 @@ pub fn seeds() -> Seeds {
         ("client".to_owned(), client.concat()),
         ("server".to_owned(), server.concat()),
         ("moved".to_owned(), moved.concat()),
+        ("ipv6".to_owned(), over_ipv6()),
     ]
 }
