@@ -184,6 +184,9 @@ pub(super) struct ExpectedSegment {
     fpdu: u32,
     /// Bytes of payload.
     len: u32,
+    /// For a Send: the message offset for whose byte `memory` begins. Segments that are not expected
+    /// may come between and move on in the buffer, but not in `memory`.
+    offset: u32,
     memory: CheckedRest,
     kind: Kind,
 }
@@ -203,6 +206,7 @@ impl Default for ExpectedSegment {
             second: 0,
             fpdu: 0,
             len: 0,
+            offset: 0,
             memory: CheckedRest::NONE,
             kind: Kind::Write,
         }
@@ -221,7 +225,7 @@ impl ExpectedSegment {
         let ulpdu = u16::try_from(header + len as usize).ok()?;
         let fpdu = u32::try_from(fpdu_len(ulpdu)).ok()?;
         let start = u64::from(ulpdu) << 48 | start;
-        Some(ExpectedSegment { start, second, fpdu, len, memory, kind })
+        Some(ExpectedSegment { start, second, fpdu, len, offset: 0, memory, kind })
     }
 }
 
@@ -291,7 +295,8 @@ impl QpContext {
         let control = Control::new(opcode).to_byte();
         let start = ddp::untagged_start(false, control, invalidate.0);
         let second = qn_msn(Qn::SEND, msn);
-        ExpectedSegment::new((start, second), (UNTAGGED_LEN, len), memory, Kind::Send)
+        let next = ExpectedSegment::new((start, second), (UNTAGGED_LEN, len), memory, Kind::Send)?;
+        Some(ExpectedSegment { offset: self.rq.received, ..next })
     }
 
     /// Takes the FPDU `fpdu`, whole and without markers, if it is the expected segment. Returns false
@@ -335,8 +340,13 @@ impl QpContext {
                 }
                 _ => return false,
             },
-            Kind::Send if u32::from_be_bytes(*offset) == self.rq.received => untagged,
-            Kind::Send => return false,
+            Kind::Send => {
+                let offset = u32::from_be_bytes(*offset);
+                if offset != self.rq.received || offset != expected.offset {
+                    return false;
+                }
+                untagged
+            }
         };
         let len = expected.len;
         let Some(payload) = payload.get(..len as usize) else { return false };
@@ -356,7 +366,10 @@ impl QpContext {
                     read.to = read.to.saturating_add(u64::from(len));
                 }
             }
-            Kind::Send => self.rq.received += len,
+            Kind::Send => {
+                self.rq.received += len;
+                expected.offset += len;
+            }
         }
         if expected.kind != Kind::Send {
             expected.second = expected.second.wrapping_add(u64::from(len));

@@ -510,3 +510,25 @@ fn test_segment_of_send_at_wrong_offset_is_refused() {
         assert!(p.nodes[1].mem.snapshot() == before, "{offset}");
     }
 }
+
+/// The sender cuts a segment short where an SGE of its own ends. The segment after it is as long as
+/// the one before, and lies where the short one ended.
+#[test]
+fn test_short_segment_within_long_send_moves_what_is_expected() {
+    for short in [1, 474, 511, 512, 600] {
+        let mut p = Pair::open(config());
+        let len = 4 * 1424;
+        let data = random_bytes(len, 4);
+        p.a().write(0, &data);
+        let from =
+            [p.nodes[0].sge(0, 1424 + short), p.nodes[0].sge(1424 + short, len - 1424 - short)];
+        let to = p.nodes[1].sge(5, LONG);
+        p.recv(1, 1, [to]);
+        p.send(0, 1, SendOp::Send { solicited: false, invalidate: None }, from);
+        p.b().expect(5, &data);
+        while p.transmit(0, 1) > 0 {
+            p.deliver(1, usize::MAX);
+        }
+        p.check_healthy();
+    }
+}
