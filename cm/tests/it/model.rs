@@ -155,7 +155,8 @@ impl Worker {
         if r.chance(0.2) && !self.listening.is_empty() && !self.net.addrs().is_empty() {
             let (addr, port) = *self.listening.iter().nth(below(r, self.listening.len())).unwrap();
             let conn = names.next().unwrap();
-            let local = SocketAddr::new(self.open(r, conn, Phase::Startup, addr), port);
+            let asked = if let ListenAt::One(ip) = addr { Some(ip) } else { None };
+            let local = SocketAddr::new(self.open(r, conn, Phase::Startup, asked), port);
             self.passive.insert(conn);
             let remote = ([10, 0, 1, below(r, 4) as u8], 999).into();
             return self.event(RnicEvent::Accepted { conn, local, remote });

@@ -170,9 +170,9 @@ fn idle_bytes(link: LinkConfig) -> (usize, usize) {
         rest(&mut p);
         after.push(per_conn());
     }
-    // The queues stay trimmed, and a burst leaves no memory behind. The first bursts may leave the
-    // records of past losses.
-    assert!(after[2] <= after[1] + 16, "{fresh} bytes fresh, {busy} busy, {after:?} idle");
+    // The queues stay trimmed, and a burst leaves no memory behind. Each burst may leave the records
+    // of some connections' first losses: those of CUBIC alone take some 300 bytes.
+    assert!(after[2] <= after[1] + 64, "{fresh} bytes fresh, {busy} busy, {after:?} idle");
     (busy, after[2] + tables())
 }
 
