@@ -265,8 +265,15 @@ impl Endpoint {
         // The kernel places memory at the processor socket of the thread that touches it first.
         let device = Topology::read().run_at(home, || hub.open(&config))?;
         let board = hub.board().clone();
-        let mut control =
-            Control::new(requests_out, sleeper, links, registry, board, addressed, routers, setup);
+        let mut control = Control::new(
+            requests_out,
+            sleeper,
+            links,
+            registry,
+            board,
+            (addressed, routers),
+            setup,
+        );
         if setup.infiniband {
             let seed = setup.seed.derive(LABEL_IB);
             let config = IbConfig::new(seed, ca_guid, ib_ports);

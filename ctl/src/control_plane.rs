@@ -95,8 +95,7 @@ impl Control {
         links: Vec<WorkerLink>,
         registry: Arc<Registry>,
         board: Arc<Board>,
-        ports: Ports,
-        routers: Routers,
+        (ports, routers): (Ports, Routers),
         setup: &RnicSetup,
     ) -> Control {
         let (max_conns, close_limit) = (setup.max_conns, setup.close_limit);

@@ -154,6 +154,7 @@ pub enum Report {
 
 /// A message for the control plane that no connection received.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "the worker's ring holds datagrams without a box")]
 pub enum Arrival {
     /// A UDP datagram.
     Datagram(RxDatagram),

@@ -60,8 +60,7 @@ fn test_control_plane_leaves_requests_queued_while_worker_is_behind() {
         vec![link],
         registry,
         board,
-        ports,
-        Routers::default(),
+        (ports, Routers::default()),
         &setup,
     );
     // The control plane introduces the application to the worker.

@@ -23,7 +23,7 @@ pub enum LinkNews {
         /// The router's link-local address.
         from: Ipv6Addr,
         /// The contents of the message.
-        advert: RouterAdvert,
+        advert: Box<RouterAdvert>,
     },
     /// Another host has an address of ours, and told so soon after the stack had asked (RFC 4862
     /// section 5.4.4).
@@ -34,7 +34,7 @@ pub enum LinkNews {
 }
 
 /// The most news that wait for the owner, and that a second brings.
-const MOST: usize = 16;
+const MOST: u32 = 16;
 
 /// The news that wait for the owner.
 #[derive(Debug)]
@@ -45,14 +45,14 @@ pub(super) struct News {
 
 impl Default for News {
     fn default() -> News {
-        News { waiting: VecDeque::new(), rate: RateLimit::per_second(MOST as u32) }
+        News { waiting: VecDeque::new(), rate: RateLimit::per_second(MOST) }
     }
 }
 
 impl News {
     /// Keeps news for the owner. Returns false when too many have come.
     fn push(&mut self, now: Instant, news: LinkNews) -> bool {
-        let fits = self.waiting.len() < MOST && self.rate.allow(now);
+        let fits = self.waiting.len() < MOST as usize && self.rate.allow(now);
         if fits {
             self.waiting.push_back(news);
         }
@@ -102,7 +102,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if !hears || self.is_ours6(ip.src) || ip.dst != ipv6::ALL_NODES && !self.is_ours6(ip.dst) {
             return Err(DropReason::NdIgnored);
         }
-        let news = LinkNews::Router { from: ip.src, advert: advert.clone() };
+        let news = LinkNews::Router { from: ip.src, advert: Box::new(advert.clone()) };
         if self.udp.news.push(now, news) {
             self.counters.rx_router_adverts += 1;
             Ok(())

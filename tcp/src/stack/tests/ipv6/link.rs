@@ -49,7 +49,7 @@ fn test_owner_hears_what_a_router_tells() {
     let mut told =
         RouterAdvert { hop_limit: 64, lifetime: 1800, mtu: Some(1400), ..RouterAdvert::default() };
     told.prefixes.push(prefix);
-    assert_eq!(b.poll_news(), Some(LinkNews::Router { from: ROUTER, advert: told }));
+    assert_eq!(b.poll_news(), Some(LinkNews::Router { from: ROUTER, advert: Box::new(told) }));
     assert_eq!((b.poll_news(), b.has_news(), b.counters().rx_router_adverts), (None, false, 1));
 }
 
