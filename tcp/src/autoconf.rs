@@ -2,7 +2,7 @@
 //! 4861 section 6.3, RFC 4862 section 5.5).
 //!
 //! [`Autoconf`] belongs to the owner of the stacks of a port. The owner passes it the
-//! [news](crate::RouterNews) that a stack reports, and gives all stacks of the port the
+//! [news](crate::LinkNews) that a stack reports, and gives all stacks of the port the
 //! [`Addressing`] that follows. Addresses and routes that the owner configures always hold: a router
 //! can neither remove nor replace one.
 //!

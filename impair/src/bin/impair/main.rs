@@ -31,10 +31,10 @@ use tap::Tap;
 
 /// A bridge between two tap devices that impairs the frames of each direction.
 ///
-/// SETTINGS are separated by commas: loss=1%, burst=ENTER:LEAVE[:LOSS] (Gilbert-Elliott), delay=5ms,
-/// jitter=1ms, unordered (jitter may change the order), reorder=1%[:1ms], dup=1%, corrupt=1%,
-/// rate=1Gbit/s, queue=64K (drop-tail, bytes), mark=30K (ECN above so many bytes in the queue),
-/// mtu=1400, silent (no ICMP error about longer packets).
+/// SETTINGS are separated by commas: loss=1%, burst=ENTER:LEAVE or ENTER:LEAVE:LOSS
+/// (Gilbert-Elliott), delay=5ms, jitter=1ms, unordered (jitter may change the order), reorder=1% or
+/// 1%:1ms, dup=1%, corrupt=1%, rate=1Gbit/s, queue=64K (drop-tail, bytes), mark=30K (ECN above so
+/// many bytes in the queue), mtu=1400, silent (no ICMP error about longer packets).
 #[derive(Debug, Parser)]
 struct Args {
     /// The interface of the first host
