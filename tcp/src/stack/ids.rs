@@ -84,7 +84,7 @@ impl Ids {
         (low32(flow.hash(&self.label)) & 0xf_ffff).max(1)
     }
 
-    /// Returns a part of `all` that nobody outside can foresee.
+    /// Returns a part of `all` that no peer can foresee.
     pub(super) fn part_of(&self, now: Instant, all: Duration) -> Duration {
         let nanos = u64::try_from(all.as_nanos()).unwrap_or(u64::MAX);
         let hash = SipHasher13::new_with_key(&self.peer).hash(&now.as_nanos().to_le_bytes());
