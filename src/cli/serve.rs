@@ -77,7 +77,7 @@ pub(crate) struct Args {
     idle: Idle,
     /// Serve as the user's own RNIC, for programs on this host: no device, no privileges, addresses
     /// 127.0.0.0/8 and those of the host. The RNIC ends when the last program has gone (heddle run)
-    #[arg(long, conflicts_with_all = PUBLIC)]
+    #[arg(long, conflicts_with = "config", conflicts_with_all = &FLAGS[..PUBLIC])]
     private: bool,
     /// The time that a private RNIC stays without a program
     #[arg(long, value_name = "T", default_value = "10s", requires = "private")]
@@ -102,7 +102,8 @@ pub(crate) struct Args {
     log: LogArgs,
 }
 
-/// Options that the configuration file replaces.
+/// Options that the configuration file replaces: first those that do not apply to a private RNIC
+/// either.
 const FLAGS: [&str; 22] = [
     "metrics",
     "vdev",
@@ -120,38 +121,16 @@ const FLAGS: [&str; 22] = [
     "mpa",
     "rtr",
     "markers",
-    "keepalive",
     "memory",
     "lcores",
     "idle",
     "inline",
+    "keepalive",
     "socket",
 ];
 
-/// Options that do not apply to a private RNIC.
-const PUBLIC: [&str; 21] = [
-    "config",
-    "metrics",
-    "vdev",
-    "pci",
-    "iova",
-    "ips",
-    "gateway",
-    "router_adverts",
-    "congestion",
-    "ecn",
-    "receive_window",
-    "listen",
-    "mtu",
-    "crc",
-    "mpa",
-    "rtr",
-    "markers",
-    "memory",
-    "lcores",
-    "idle",
-    "inline",
-];
+/// How many of [`FLAGS`] do not apply to a private RNIC.
+const PUBLIC: usize = FLAGS.len() - 2;
 
 /// The reach of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
