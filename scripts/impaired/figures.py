@@ -83,8 +83,9 @@ def arguments(given=None):
                        help="begin no run after this many seconds")
     usage.add_argument("--congestion", metavar="NAME",
                        help="algorithm of Heddle's senders, as heddle bench --congestion has it")
-    usage.add_argument("--ecn", action="store_true", help="Linux asks for ECN")
-    usage.add_argument("--mark", metavar="SIZE", help="the queue marks from so many bytes on (30K)")
+    usage.add_argument("--ecn", action="store_true", help="all senders ask for ECN")
+    usage.add_argument("--mark", metavar="SIZE",
+                       help="the queue marks from so many bytes on, as 30K; implies --ecn")
     usage.add_argument("--results", default="target/networks.json", metavar="FILE")
     return usage.parse_args(given)
 
@@ -194,8 +195,8 @@ def main():
     results = tables.load(args.results)
     with Lab(programs["impair"]) as lab:
         hosts = Hosts(lab, programs["heddle"], programs["peer"], args.congestion)
-        if args.ecn:
-            lab.ecn(True)
+        if args.ecn or args.mark:
+            hosts.ask_for_ecn()
         run = {"quick": lambda: quick.run(hosts, say),
                "cells": lambda: compare(args, hosts, results),
                "fairness": lambda: share(args, hosts, results),

@@ -65,6 +65,12 @@ class Hosts:
     def __init__(self, lab, heddle, peer, congestion=None):
         self.lab, self.heddle, self.peer = lab, heddle, peer
         self.congestion = congestion
+        self.ecn = False
+
+    def ask_for_ecn(self):
+        """Makes all senders ask for ECN from now on."""
+        self.ecn = True
+        self.lab.ecn(True)
 
     def device(self, side, prefix=24):
         return ["--vdev", f"net_af_packet0,iface={self.lab.links[side]}", "--ip",
@@ -97,6 +103,8 @@ class Hosts:
                    "--json", "-", "--quiet"]
         if self.congestion:
             command += ["--congestion", self.congestion]
+        if self.ecn:
+            command += ["--ecn", "request"]
         return programs.start(self.lab.names[0], *command)
 
     def acknowledged(self, client=None):

@@ -31,7 +31,8 @@ BASE = "rate=100Mbit/s,queue=256K,delay=1ms"
 CHECKS = [
     Check(f"{BASE},loss=1%", "lost", True),
     Check(f"{BASE},burst=0.5%:25%", "lost", True, (TO_LINUX,)),
-    Check("rate=100Mbit/s,queue=32K,delay=1ms", "queue_dropped", True, (LINUX, TO_LINUX)),
+    # Less than an initial window: the first burst overflows it, however the hosts are scheduled.
+    Check("rate=100Mbit/s,queue=8K,delay=1ms", "queue_dropped", True, (LINUX, TO_LINUX)),
     Check(f"{BASE},dup=5%", "duplicated", False),
     Check(f"{BASE},corrupt=1%", "corrupted", True, (TO_LINUX, FROM_LINUX)),
     Check(f"{BASE},reorder=2%:2ms", "reordered", False),
