@@ -64,7 +64,7 @@ impl Connection {
         self.hot.timeouts = 0;
         self.measure(now, echo, una, flight);
         self.hot.pending.clear(Pending(Pending::RETRANSMIT.0 | Pending::TAIL.0));
-        if self.hot.cc.may_watch(&self.rto) {
+        if self.hot.cc.may_watch() {
             self.watch_slow_start(now, echo);
         }
         if self.hot.cc.on_ack(now, una, self.hot.snd_max, una - before, flight, &self.rto) {
@@ -107,6 +107,7 @@ impl Connection {
                 if una >= end {
                     self.hot.timed = None;
                     self.rto.sample(now - at);
+                    self.hot.cc.note_rtt(now - at);
                     if self.is_lone(flight) {
                         self.note_lone_ack(now - at);
                     }

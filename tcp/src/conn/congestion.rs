@@ -28,7 +28,7 @@ use core::mem::offset_of;
 use core::time::Duration;
 
 use super::config::Congestion;
-use super::rto::Rto;
+use super::rto::{LONG, Rto};
 use cubic::Cubic;
 use dctcp::Dctcp;
 use heddle_base::{Instant, StreamPos};
@@ -346,11 +346,20 @@ impl Window {
         }
     }
 
-    /// Returns true if round trips may end the first slow start: the algorithm watches them, and
-    /// they are long enough (see [`hystart`]).
+    /// Takes a round trip. The watch over the first slow start begins with the first long one: the
+    /// smoothed round trip follows a queue that doubles only when the queue has overflowed.
     #[inline]
-    pub(super) fn may_watch(&self, rto: &Rto) -> bool {
-        self.ssthresh == u32::MAX && rto.is_long()
+    pub(super) fn note_rtt(&mut self, rtt: Duration) {
+        if self.ssthresh == u32::MAX && rtt >= LONG && self.algorithm == Congestion::Cubic {
+            self.more();
+        }
+    }
+
+    /// Returns true if round trips may end the first slow start: the algorithm watches them, and one
+    /// was long (see [`hystart`]).
+    #[inline]
+    pub(super) fn may_watch(&self) -> bool {
+        self.ssthresh == u32::MAX && self.more.is_some()
     }
 
     /// Watches the first slow start, at an acknowledgment of `una` while `max` was sent; `rtt` is

@@ -2,14 +2,14 @@
 //!
 //! A window that leaves at once has to wait in the queue of the bottleneck, and overflows a short one.
 //! Where round trips take microseconds, the ACKs themselves keep the pace, and no timer could do
-//! better. So a connection paces where its smoothed round trip is long ([`LONG_NS`]): the
+//! better. So a connection paces where its smoothed round trip is long ([`LONG`]): the
 //! quanta of a millisecond then cut a window into several parts. Elsewhere, pacing costs the
 //! comparison of the round trip.
 //!
 //! Retransmissions, probes, ACKs and FINs do not wait: proportional rate reduction spreads the first,
 //! and the others are few.
 //!
-//! [`LONG_NS`]: super::rto
+//! [`LONG`]: super::rto
 
 use super::config::Pacing;
 use super::{Connection, NEVER};

@@ -18,6 +18,7 @@ const TAIL_MIN_NS: u64 = 200_000;
 
 /// A long round trip: the least by which round trips must grow before slow start ends without a loss
 /// (RFC 9406 section 4.3, MIN_RTT_THRESH).
+pub(super) const LONG: Duration = Duration::from_nanos(LONG_NS);
 const LONG_NS: u64 = 4_000_000;
 
 /// Round-trip estimator and timeout. The caller takes care of Karn's rule: it gives no sample that
@@ -179,7 +180,7 @@ impl Rto {
     }
 
     /// Returns true if the smoothed round trip is long enough for a queue in it to show
-    /// ([`LONG_NS`]).
+    /// ([`LONG`]).
     #[inline]
     pub(super) fn is_long(&self) -> bool {
         self.srtt >= LONG_NS && self.srtt != NONE
