@@ -46,7 +46,7 @@ const HOLD_COPY_BELOW: usize = 512;
 const HOLD_COPY_ABOVE: usize = 9018;
 
 /// Runs beyond gaps that a connection has at most: as many as TCP keeps account of.
-const MAX_RUNS: usize = 128;
+const MAX_RUNS: usize = 1024;
 
 /// Bytes in order that count as progress of an unfinished FPDU; the end of the FPDU counts in any
 /// case.

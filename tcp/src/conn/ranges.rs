@@ -8,12 +8,14 @@
 //! Invariant: ranges are not empty, ascend, and neither overlap nor touch.
 
 use heddle_base::StreamPos;
+use std::collections::VecDeque;
 
-/// The most ranges that a set keeps. Each gap costs the peer at least one segment: with a window of
-/// a thousand segments this many gaps mean that one segment in eight was lost. The set refuses a
-/// further range, whose bytes come again later. The bound also limits the work that a peer can
-/// cause with ranges of its choice: a search, and at most one move of 2 KiB per range.
-pub(super) const MAX_RANGES: usize = 128;
+/// The most ranges that a set keeps. The end of slow start may lose every other segment of a window
+/// that overflows a queue, so a window of two thousand segments can have this many gaps. The set
+/// refuses a further range, whose bytes come again later. The bound also limits the work that a peer
+/// can cause with ranges of its choice: a search, and at most one move of 8 KiB per range. Honest
+/// ranges come at the end, and go at the front, where nothing moves.
+pub(super) const MAX_RANGES: usize = 1024;
 
 /// Bytes `[start, end)` of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +38,13 @@ impl Range {
 /// connections never see a gap.
 #[allow(clippy::box_collection, reason = "eight bytes in each connection, not 24")]
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ranges(Option<Box<Vec<Range>>>);
+pub(super) struct Ranges(Option<Box<VecDeque<Range>>>);
+
+static NONE: VecDeque<Range> = VecDeque::new();
 
 impl Ranges {
-    fn list(&self) -> &[Range] {
-        self.0.as_deref().map_or(&[], Vec::as_slice)
+    fn list(&self) -> &VecDeque<Range> {
+        self.0.as_deref().unwrap_or(&NONE)
     }
 
     /// Frees memory beyond the memory in use.
@@ -62,7 +66,7 @@ impl Ranges {
 
     /// Returns the position after the highest byte, if there is any range.
     pub(super) fn end(&self) -> Option<StreamPos> {
-        self.list().last().map(|r| r.end)
+        self.list().back().map(|r| r.end)
     }
 
     /// Returns the index of the first range that ends beyond `pos`.
@@ -95,7 +99,7 @@ impl Ranges {
 
     /// Returns the number of bytes at or beyond `start` that lie in ranges.
     pub(super) fn bytes_from(&self, start: StreamPos) -> u64 {
-        self.list()[self.first_beyond(start)..].iter().map(|r| r.end - r.start.max(start)).sum()
+        self.list().range(self.first_beyond(start)..).map(|r| r.end - r.start.max(start)).sum()
     }
 
     /// Returns true if [`insert`](Ranges::insert) of `[start, end)` would find room.
@@ -112,7 +116,7 @@ impl Ranges {
         }
         let list = self.0.get_or_insert_default();
         let first = list.partition_point(|r| r.end < start);
-        let joined = list[first..].iter().take_while(|r| r.start <= end).count();
+        let joined = list.range(first..).take_while(|r| r.start <= end).count();
         if joined == 0 {
             let room = list.len() < MAX_RANGES;
             if room {

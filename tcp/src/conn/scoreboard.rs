@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 /// many times the least round trip; the scoreboard then merges the two oldest bursts.
 const MAX_BURSTS: usize = 256;
 /// The number of retransmitted ranges in flight at a time; further ranges wait.
-const MAX_RETRANSMITTED: usize = 2 * MAX_RANGES;
+const MAX_RETRANSMITTED: usize = MAX_RANGES;
 
 /// A burst: bytes from `start` up to the next entry's `start` were sent between `first` and `last`.
 ///
@@ -60,17 +60,33 @@ struct AgainLists {
     retransmitted: VecDeque<Retransmission>,
     /// Ranges sent again and lost once more.
     lost_retransmissions: VecDeque<Range>,
+    /// The latest transmission known to have arrived, by the time at which it was sent at the
+    /// earliest: bytes of a burst may have left before a retransmission that is older than the
+    /// burst's end.
+    sure: (Instant, StreamPos),
 }
 
 static NOTHING_AGAIN: AgainLists = AgainLists::new();
 
 impl AgainLists {
     const fn new() -> AgainLists {
-        AgainLists { retransmitted: VecDeque::new(), lost_retransmissions: VecDeque::new() }
+        AgainLists {
+            retransmitted: VecDeque::new(),
+            lost_retransmissions: VecDeque::new(),
+            sure: (Instant::ZERO, StreamPos::START),
+        }
     }
 }
 
 impl Again {
+    /// Records that bytes up to `end` have arrived that were sent at `at` or later. Nothing needs
+    /// this time while nothing was sent again.
+    fn note_sure(&mut self, at: Instant, end: StreamPos) {
+        if let Some(lists) = self.0.as_deref_mut().filter(|_| at != NEVER) {
+            lists.sure = lists.sure.max((at, end));
+        }
+    }
+
     fn clear(&mut self) {
         if let Some(lists) = &mut self.0 {
             lists.retransmitted.clear();
@@ -261,6 +277,7 @@ impl Scoreboard {
             self.deliver(now, start, end, min_rtt, d);
             at = end;
         }
+        self.deliver_retransmitted(now, Range::new(from, una), min_rtt);
         self.fack = self.fack.max(una);
         if self.probed < una {
             self.probed = NOT_PROBED;
@@ -285,15 +302,13 @@ impl Scoreboard {
             self.deliver(now, from, to, min_rtt, d);
             at = to;
         }
+        self.deliver_retransmitted(now, Range::new(start, end), min_rtt);
         self.sacked.insert(start, end);
         self.fack = self.fack.max(end);
     }
 
-    /// Records that `[start, end)` has arrived: RFC 8985 section 6.2, steps 1 to 3. If a byte sent
-    /// twice is acknowledged sooner than any round trip took, its first transmission arrived, and
-    /// the acknowledgment says nothing about the second. (The RFC's other test, the echoed
-    /// timestamp, does not help: the echo belongs to the last segment in order, whatever was sent
-    /// again ahead of a gap.)
+    /// Records that `[start, end)` has arrived: RFC 8985 section 6.2, steps 1 to 3, for what was
+    /// sent once, or twice by a tail probe.
     fn deliver(
         &mut self,
         now: Instant,
@@ -317,6 +332,7 @@ impl Scoreboard {
             }
             if unambiguous || now - sent.last >= min_rtt {
                 self.note_latest(now, sent.last, once_end);
+                self.again.note_sure(sent.first, once_end);
             }
         }
         if self.probed < end
@@ -324,44 +340,59 @@ impl Scoreboard {
             && now - sent.last >= min_rtt
         {
             self.note_latest(now, sent.last, end);
-        }
-        if once > start {
-            self.deliver_retransmitted(now, Range::new(start, once.min(end)), min_rtt);
+            self.again.note_sure(sent.first, end);
         }
     }
 
-    /// Records that the part `gone` of the retransmitted bytes has arrived.
+    /// Records that the retransmitted bytes of `gone` have arrived. An acknowledgment calls this
+    /// once for each range that it reports, and not for each hole in it: the lists may be long.
+    ///
+    /// If a byte sent twice is acknowledged sooner than any round trip took, its first transmission
+    /// arrived, and the acknowledgment says nothing about the second. (The other test of RFC 8985
+    /// section 6.2, the echoed timestamp, does not help: the echo belongs to the last segment in
+    /// order, whatever was sent again ahead of a gap.)
     fn deliver_retransmitted(&mut self, now: Instant, gone: Range, min_rtt: Duration) {
-        let mut latest = None;
+        if gone.start >= self.repaired {
+            return;
+        }
+        let (mut latest, mut hit) = (None, false);
         let hits = |r: &Range| r.start < gone.end && gone.start < r.end;
         for a in self.again.retransmitted.iter().filter(|a| hits(&a.range)) {
+            hit = true;
             if now - a.at >= min_rtt {
                 latest = latest.max(Some((a.at, a.range.end.min(gone.end))));
             }
         }
         if let Some((at, end)) = latest {
             self.note_latest(now, at, end);
+            self.again.note_sure(at, end);
         }
-        let mut i = 0;
-        while let Some(a) = self.again.retransmitted.get_mut(i) {
-            let (at, rest) = (a.at, without(a.range, gone));
-            a.range = rest.0;
-            if rest.1.len() > 0 {
-                self.again.retransmitted.insert(i + 1, Retransmission { range: rest.1, at });
+        if hit {
+            let list = &mut self.again.retransmitted;
+            let mut i = 0;
+            while let Some(a) = list.get_mut(i) {
+                let (at, rest) = (a.at, without(a.range, gone));
+                a.range = rest.0;
+                if rest.1.len() > 0 {
+                    list.insert(i + 1, Retransmission { range: rest.1, at });
+                }
+                i += 1;
             }
-            i += 1;
+            list.retain(|a| a.range.len() > 0);
         }
-        self.again.retransmitted.retain(|a| a.range.len() > 0);
-        let mut i = 0;
-        while let Some(r) = self.again.lost_retransmissions.get_mut(i) {
-            let rest = without(*r, gone);
-            *r = rest.0;
-            if rest.1.len() > 0 {
-                self.again.lost_retransmissions.insert(i + 1, rest.1);
+        if self.again.lost_retransmissions.iter().any(hits) {
+            let list = &mut self.again.lost_retransmissions;
+            let mut i = 0;
+            while let Some(r) = list.get_mut(i) {
+                let rest = without(*r, gone);
+                *r = rest.0;
+                if rest.1.len() > 0 {
+                    list.insert(i + 1, rest.1);
+                }
+                i += 1;
             }
-            i += 1;
+            list.retain(|r| r.len() > 0);
         }
-        self.again.lost_retransmissions.retain(|r| r.len() > 0);
     }
 
     /// Returns the burst that first sent the byte before `end`.
@@ -404,8 +435,8 @@ impl Scoreboard {
             burst += 1;
         }
         self.lost_below = self.lost_below.max(at);
-        while let Some(&a) =
-            self.again.retransmitted.front().filter(|a| (a.at, a.range.end) < (latest, latest_end))
+        let sure = self.again.sure;
+        while let Some(&a) = self.again.retransmitted.front().filter(|a| (a.at, a.range.end) < sure)
         {
             if a.at + wait > now {
                 due = Some(due.map_or(a.at + wait, |d| (a.at + wait).min(d)));

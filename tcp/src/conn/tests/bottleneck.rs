@@ -313,3 +313,42 @@ fn test_dctcp_keeps_queue_near_its_mark() {
     assert!(used > 0.9 && fair >= 0.95, "{used} {fair}");
     assert_eq!(dropped, 0);
 }
+
+/// The end of slow start drops every other segment of a window, hundreds of gaps. In a path that
+/// keeps the order, exactly what the queue drops is sent again.
+#[test]
+fn test_sender_repeats_what_a_queue_drops_and_nothing_else() {
+    for (rate, rtt, limit) in [
+        (62_500_000, 10, 625_000),
+        (12_500_000, 50, 625_000),
+        (12_500_000, 10, 125_000),
+        (12_500_000, 2, 256_000),
+        (12_500_000, 1, 97_000),
+    ] {
+        for congestion in [Congestion::NewReno, Congestion::Cubic] {
+            let path = Path { rate, rtt: MS * rtt, limit, mark_above: u64::MAX };
+            let mut n = Net::new(path, &[with(congestion, Ecn::Off)]);
+            n.run(MS * 3000);
+            let what = format!("{congestion:?} {path:?}");
+            let (tx, rx) = (n.flows[0].tx.counters(), n.flows[0].rx.counters());
+            assert!(n.dropped > 20, "{what}: {}", n.dropped);
+            assert_eq!(tx.retransmits, n.dropped, "{what}");
+            let needless = (tx.spurious_retransmits, tx.recoveries_undone, tx.timeouts);
+            assert_eq!((needless, rx.ooo_refused), ((0, 0, 0), 0), "{what}");
+        }
+    }
+}
+
+/// Round trips of less than [`rto::LONG`] become long by the queue alone. The watch over slow start
+/// begins with the first that is.
+#[test]
+fn test_slow_start_of_a_short_path_with_a_long_queue_ends_before_it_overflows_much() {
+    let path = Path { rtt: MS * 2, limit: 256_000, ..WIDE };
+    let dropped = |congestion| {
+        let mut n = Net::new(path, &[with(congestion, Ecn::Off)]);
+        n.run(MS * 1000);
+        n.dropped
+    };
+    let (reno, cubic) = (dropped(Congestion::NewReno), dropped(Congestion::Cubic));
+    assert!(cubic < reno / 3, "{cubic} {reno}");
+}
