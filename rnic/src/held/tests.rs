@@ -272,7 +272,7 @@ fn test_copies_are_charged_by_buffer_and_refused_beyond_the_budget() {
 #[test]
 fn test_connection_holds_a_bounded_number_of_gaps() {
     let (mut h, mut p) = (HeldBytes::default(), pool());
-    let taken = (0..1000u64)
+    let taken = (0..2 * MAX_RUNS as u64)
         .filter(|i| h.push_ahead(&mut p, StreamPos(2 + 3 * i), frame(0, 1), 0, 1).is_ok())
         .count();
     assert_eq!((taken, h.lists().ahead.len()), (MAX_RUNS, MAX_RUNS));
