@@ -22,7 +22,7 @@ const FUNCTIONS: &str = "heddle_.*|rte_eal_init|rte_eal_hotplug_(add|remove)|rte
     rte_eth_dev_(configure|start|stop|close|set_mtu|get_mtu|info_get|get_port_by_name|get_name_by_port|\
     default_mac_addr_set|mac_addr_add|socket_id|is_valid_port|adjust_nb_rx_tx_desc)|rte_eth_macaddr_get|\
     rte_eth_(rx|tx)_queue_setup|rte_eth_promiscuous_(enable|disable|get)|\
-    rte_eth_allmulticast_enable|rte_eth_stats_(get|reset)|\
+    rte_eth_allmulticast_enable|rte_eth_dev_vlan_filter|rte_eth_stats_(get|reset)|\
     rte_eth_dev_rss_(reta_update|reta_query|hash_conf_get)|\
     rte_eth_dev_rx_intr_(enable|disable)|\
     rte_eth_from_rings|rte_ring_(create|free)";

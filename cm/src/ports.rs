@@ -2,12 +2,12 @@
 //!
 //! A worker belongs to one port, so only the workers of an address's port can reach that address,
 //! and one of them has to make the connection. The longest prefix selects the port, just as it
-//! selects among the links and routes of one port.
+//! selects among the links (VLANs are links of their own) and routes of one port.
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 
-use heddle_tcp::Addressing;
+use heddle_tcp::{Addressing, Hop, SCOPE_PORT_BITS};
 use heddle_types::{ConnectError, RequestError, WorkerId};
 
 use crate::ib::IbPort;
@@ -120,7 +120,7 @@ impl Ports {
     /// Returns the port that has the address. The inner port has the addresses of all ports, and is
     /// returned only for its own.
     pub(crate) fn with_addr(&self, addr: IpAddr) -> Option<usize> {
-        self.all.iter().position(|p| p.net.is_ours(addr))
+        self.all.iter().position(|p| p.net.has(addr))
     }
 
     /// Returns the port over which a connection to `remote` is made. For an address of our own,
@@ -128,15 +128,17 @@ impl Ports {
     /// has `local`, if the caller gives `local`. Otherwise it is, among the ports with a worker
     /// left, the port whose route to `remote` has the longest prefix, and of several the first. A
     /// port without a worker left does not count, so that another port with the same link takes
-    /// over. The scope of a link-local `remote` names a port by its number, from 1 on; then no other
-    /// port serves, and `remote` is ours only at that port.
+    /// over. The scope of a link-local `remote` names a port by its number, from 1 on, and a VLAN by
+    /// the bits above ([`SCOPE_PORT_BITS`]); then no other port serves, and `remote` is ours only at
+    /// that port.
     pub(crate) fn choose(
         &self,
         local: Option<IpAddr>,
         remote: SocketAddr,
         has_worker: impl Fn(usize) -> bool,
     ) -> Result<usize, RequestError> {
-        let (remote, link) = (remote.ip(), link_of(remote));
+        let (peer, link) = (remote, link_of(remote));
+        let remote = remote.ip();
         if local.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(ConnectError::Family.into());
         }
@@ -149,45 +151,46 @@ impl Ports {
             }
             return if has_worker(inner) { Ok(inner) } else { Err(RequestError::NoWorker) };
         }
-        self.choose_outer(local, (remote, link), has_worker)
+        self.choose_outer(local, peer, has_worker).map(|(port, _)| port)
     }
 
-    /// As [`choose`](Self::choose), for a host beyond the ports.
+    /// As [`choose`](Self::choose), for a host beyond the ports. Returns the way as well.
     fn choose_outer(
         &self,
         local: Option<IpAddr>,
-        (remote, link): (IpAddr, Option<usize>),
+        remote: SocketAddr,
         has_worker: impl Fn(usize) -> bool,
-    ) -> Result<usize, RequestError> {
-        let all = self.outer();
+    ) -> Result<(usize, Hop), RequestError> {
+        let (all, link) = (self.outer(), link_of(remote));
         let named = |port: &usize| link.is_none_or(|link| link == *port);
         if let Some(local) = local {
-            let port =
-                all.iter().position(|p| p.net.is_ours(local)).ok_or(ConnectError::NotOurs)?;
-            let way = all[port].net.route(remote).filter(|_| named(&port));
-            way.ok_or(ConnectError::NoRoute)?;
-            return if has_worker(port) { Ok(port) } else { Err(RequestError::NoWorker) };
+            let port = all.iter().position(|p| p.net.has(local)).ok_or(ConnectError::NotOurs)?;
+            let way = all[port].net.way(Some(local), remote).ok().filter(|_| named(&port));
+            let way = way.ok_or(ConnectError::NoRoute)?;
+            return if has_worker(port) { Ok((port, way)) } else { Err(RequestError::NoWorker) };
         }
         let ways = || {
             let ports = (0..).zip(all).filter(|(port, _)| named(port));
-            ports.filter_map(|(i, p)| Some((i, p.net.route(remote)?.prefix)))
+            ports.filter_map(|(i, p)| Some((i, p.net.way(None, remote).ok()?)))
         };
         if ways().next().is_none() {
             return Err(ConnectError::NoRoute.into());
         }
-        let longest = |best: (usize, u8), other: (usize, u8)| {
-            if other.1 > best.1 { other } else { best }
+        let longest = |best: (usize, Hop), other: (usize, Hop)| {
+            if other.1.prefix > best.1.prefix { other } else { best }
         };
         let way = ways().filter(|(port, _)| has_worker(*port)).reduce(longest);
-        way.map(|(port, _)| port).ok_or(RequestError::NoWorker)
+        way.ok_or(RequestError::NoWorker)
     }
 
-    /// Returns every address, with the worker that receives UDP datagrams there.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = IbPort> {
+    /// Returns every address, with the worker that receives UDP datagrams there. Workers take none
+    /// at the link-local addresses of VLANs.
+    pub fn datagrams(&self) -> impl Iterator<Item = IbPort> {
         let of_port = |p: &Port| {
             let worker = WorkerId(p.workers.start);
-            let addrs = p.net.addrs().to_vec();
-            addrs.into_iter().map(move |c| IbPort { addr: c.addr(), worker })
+            let addrs = p.net.all_addrs().map(|(vid, c)| (vid, c.addr()));
+            let named = addrs.filter(|(vid, addr)| vid.is_none() || !is_link_local(*addr));
+            named.map(move |(_, addr)| IbPort { addr, worker }).collect::<Vec<_>>()
         };
         self.outer().iter().filter(|p| !p.workers.is_empty()).flat_map(of_port)
     }
@@ -195,8 +198,8 @@ impl Ports {
     /// Returns our address on the route to a host beyond the ports: by the longest prefix, of
     /// several the first.
     pub(crate) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
-        let port = self.choose_outer(None, (remote, None), |_| true).ok()?;
-        self.outer()[port].net.route(remote).map(|hop| hop.local)
+        let way = self.choose_outer(None, SocketAddr::new(remote, 0), |_| true);
+        way.ok().map(|(_, hop)| hop.local)
     }
 
     /// Gives each port that leads to other hosts these addresses and routes, and the inner port the
@@ -234,7 +237,8 @@ impl Ports {
 fn link_of(remote: SocketAddr) -> Option<usize> {
     match remote {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
-            usize::try_from(v6.scope_id()).unwrap_or(usize::MAX).checked_sub(1)
+            let port = v6.scope_id() & ((1 << SCOPE_PORT_BITS) - 1);
+            usize::try_from(port).unwrap_or(usize::MAX).checked_sub(1)
         }
         _ => None,
     }
@@ -242,14 +246,29 @@ fn link_of(remote: SocketAddr) -> Option<usize> {
 
 /// Returns the addresses of an inner port beside these ports.
 fn inside<'a>(nets: impl Iterator<Item = &'a Addressing>, own: &Own) -> Addressing {
-    let mut all: Vec<IpAddr> = nets.flat_map(|n| n.addrs()).map(|c| c.addr()).collect();
+    let mut all: Vec<IpAddr> = nets.flat_map(addrs).collect();
     let more = own.addrs.iter().filter(|addr| !all.contains(addr)).copied().collect::<Vec<_>>();
     all.extend(more);
     Addressing::inside(all, own.loopback)
 }
 
+/// Returns the addresses of a port. A link-local address may be on several of its links.
+fn addrs(net: &Addressing) -> Vec<IpAddr> {
+    let mut all = Vec::new();
+    for (_, c) in net.all_addrs() {
+        if !is_link_local(c.addr()) || !all.contains(&c.addr()) {
+            all.push(c.addr());
+        }
+    }
+    all
+}
+
+fn is_link_local(addr: IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 fn check<'a>(nets: impl Iterator<Item = &'a Addressing>) -> Result<(), PortsError> {
-    let mut all: Vec<IpAddr> = nets.flat_map(|n| n.addrs()).map(|c| c.addr()).collect();
+    let mut all: Vec<IpAddr> = nets.flat_map(addrs).collect();
     all.sort_unstable();
     match all.windows(2).find(|w| w[0] == w[1]) {
         Some(w) => Err(PortsError::Twice(w[0])),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use heddle_cm::{IbConfig, IbPort, Ports};
+use heddle_cm::{IbConfig, Ports};
 use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
@@ -16,13 +16,12 @@ use heddle_hub::{DeviceConfig, Hub};
 use heddle_mr::{MrTable, Pins};
 use heddle_rings::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_rnic::RnicConfig;
-use heddle_tcp::autoconf::{Autoconf, RouterAdverts};
+use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
-use heddle_types::WorkerId;
 use heddle_verbs::DeviceLimits;
 
 use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
-use crate::control_plane::{Control, Requests, Routers, WorkerLink};
+use crate::control_plane::{Control, PortRouters, Requests, Routers, WorkerLink};
 use crate::endpoint::{Endpoint, WorkerPlace};
 use crate::port::{Probe, addresses};
 
@@ -166,7 +165,8 @@ fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
         steered: setup.workers > 1,
         rx_interrupt: setup.rx_interrupt,
         offloads: setup.offloads,
-        addrs: setup.addrs.iter().map(|c| c.addr()).collect(),
+        addrs: setup.all_addrs().collect(),
+        vlans: setup.vlans.iter().map(|v| v.vid).collect(),
         ..PortConfig::new(pool)
     }
 }
@@ -219,16 +219,12 @@ impl Endpoint {
         let (mut workers, mut links) = (Vec::with_capacity(total), Vec::with_capacity(total));
         let mut open = Vec::with_capacity(ports.len());
         let ca_guid = ca_guid(ports[0].port.mac());
-        let mut ib_ports = Vec::new();
+        // The first worker of a port that leads to other hosts receives the port's UDP datagrams.
+        let ib_ports = addressed.datagrams().collect();
         let homes = ports.iter().flat_map(|p| vec![p.port.socket(); p.setup.workers]);
         let home = home(&homes.collect::<Vec<_>>());
         for (number, mut port) in ports.into_iter().enumerate() {
             let net = addressed.net(number).cloned().unwrap_or_default();
-            // The first worker of a port that leads to other hosts receives the port's UDP
-            // datagrams.
-            let first = WorkerId(workers.len());
-            let addrs = net.addrs().iter().filter(|_| !net.is_inside());
-            ib_ports.extend(addrs.map(|c| IbPort { addr: c.addr(), worker: first }));
             let queues = port.port.take_queues();
             let sharing = sharing(&port, queues.len(), &setup.seed)?;
             let count = u16::try_from(port.setup.workers).unwrap_or(u16::MAX);
@@ -299,9 +295,10 @@ fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<(Ports, Route
     for OpenPort { setup, port, .. } in ports {
         setup.check()?;
         let mac = port.mac();
-        let auto = Autoconf::new(setup.router_adverts, mac, setup.mtu, setup.addressing()?);
-        all.push((setup.workers, auto.addressing(Instant::ZERO).with_station(mac)));
-        routers.push(auto);
+        let net = setup.addressing()?;
+        let port = PortRouters::new(setup.router_adverts, mac, setup.mtu, net);
+        all.push((setup.workers, port.addressing(Instant::ZERO).with_station(mac)));
+        routers.push(port);
     }
     let mut ports = Ports::new(all)?;
     if let Some(inner) = inner {

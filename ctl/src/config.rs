@@ -9,7 +9,9 @@ use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, Offloads, P
 use heddle_hub::DeviceConfig;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
+use heddle_tcp::{
+    AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError, Vid, Vlan,
+};
 use heddle_verbs::{DeviceError, PageSize};
 
 /// Largest number of workers of an RNIC.
@@ -158,7 +160,9 @@ pub struct PortSetup {
     pub routes: Vec<Route>,
     /// Which advertisements of routers count at the port, besides `addrs` and `routes`.
     pub router_adverts: RouterAdverts,
-    /// Largest IP packet, in bytes: 576..=9000.
+    /// VLANs of the port, each with addresses and routes of its own.
+    pub vlans: Vec<Vlan>,
+    /// Largest IP packet, in bytes: 576..=9000. A VLAN's tag does not count.
     pub mtu: u16,
     /// Number of workers that share the port, at least 1.
     pub workers: usize,
@@ -184,6 +188,7 @@ impl PortSetup {
             addrs,
             routes: Vec::new(),
             router_adverts: RouterAdverts::Ignore,
+            vlans: Vec::new(),
             mtu: 1500,
             workers: 1,
             queue_pairs: None,
@@ -216,10 +221,22 @@ impl PortSetup {
 
     /// Returns the addresses and routes.
     pub(crate) fn addressing(&self) -> Result<Addressing, OpenError> {
-        if self.addrs.is_empty() && self.router_adverts != RouterAdverts::Addresses {
+        let none =
+            |addrs: &[Cidr], adverts| addrs.is_empty() && adverts != RouterAdverts::Addresses;
+        if none(&self.addrs, self.router_adverts) && self.vlans.is_empty() {
             return Err(OpenError::NoAddress);
         }
-        Ok(Addressing::new(self.addrs.clone(), self.routes.clone())?)
+        if let Some(v) = self.vlans.iter().find(|v| none(v.net.addrs(), v.router_adverts)) {
+            return Err(OpenError::NoVlanAddress(v.vid));
+        }
+        let net = Addressing::new(self.addrs.clone(), self.routes.clone())?;
+        Ok(net.with_vlans(self.vlans.clone())?)
+    }
+
+    /// Returns the addresses of the port and of its VLANs.
+    pub(crate) fn all_addrs(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let vlans = self.vlans.iter().flat_map(|v| v.net.addrs());
+        self.addrs.iter().chain(vlans).map(|c| c.addr())
     }
 }
 
@@ -267,6 +284,8 @@ pub struct EndpointConfig {
     pub gateway: Option<IpAddr>,
     /// Which advertisements of routers count; see [`PortSetup::router_adverts`].
     pub router_adverts: RouterAdverts,
+    /// VLANs of the port; see [`PortSetup::vlans`].
+    pub vlans: Vec<Vlan>,
     /// Largest IP packet, in bytes: 576..=9000.
     pub mtu: u16,
     /// Number of workers that share the port.
@@ -344,6 +363,7 @@ impl EndpointConfig {
             addrs: port.addrs,
             gateway: None,
             router_adverts: port.router_adverts,
+            vlans: port.vlans,
             mtu: port.mtu,
             workers: port.workers,
             queue_pairs: port.queue_pairs,
@@ -401,6 +421,7 @@ impl EndpointConfig {
             addrs: self.addrs.clone(),
             routes: self.gateway.map(Route::default_via).into_iter().collect(),
             router_adverts: self.router_adverts,
+            vlans: self.vlans.clone(),
             mtu: self.mtu,
             workers: self.workers,
             queue_pairs: self.queue_pairs,
@@ -441,6 +462,9 @@ pub enum OpenError {
     /// A port has no address at which peers could reach it.
     #[error("an RNIC needs at least one IP address at each port")]
     NoAddress,
+    /// A VLAN has no address at which peers could reach it.
+    #[error("VLAN {0} has no IP address")]
+    NoVlanAddress(Vid),
     /// The RNIC has no port.
     #[error("an RNIC needs at least one port")]
     NoPort,

@@ -38,7 +38,7 @@ use inbox::Inbox;
 use inspect::Pages;
 pub(crate) use link::WorkerLink;
 pub(crate) use requests::{Requests, ThreadRequest};
-pub(crate) use routers::Routers;
+pub(crate) use routers::{PortRouters, Routers};
 pub(crate) use thread::ControlThread;
 
 /// The control plane of one or more workers.

@@ -27,7 +27,14 @@ impl PortProbe for Probe {
     }
 }
 
-/// Returns the addresses of a port, without its routes.
+/// Returns the addresses of a port and of its VLANs, without routes. A link-local address may be on
+/// several links, and is listed once.
 pub(crate) fn addresses(net: &Addressing) -> Vec<PortAddr> {
-    net.addrs().iter().map(|c| PortAddr { addr: c.addr(), prefix: c.prefix() }).collect()
+    let mut all: Vec<PortAddr> = Vec::new();
+    for (_, c) in net.all_addrs() {
+        if !all.iter().any(|known| known.addr == c.addr()) {
+            all.push(PortAddr { addr: c.addr(), prefix: c.prefix() });
+        }
+    }
+    all
 }

@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use heddle_dpdk_sys as sys;
 use heddle_shm::Region;
+use heddle_tcp::Vid;
 
 use crate::eal::Eal;
 use crate::mempool::HEADROOM;
@@ -102,6 +103,8 @@ pub struct Port {
     /// The rules by which the device takes frames from the host; none if the device is ours alone.
     flows: Mutex<Rules<FlowHandle>>,
     broadcast_arp: bool,
+    /// VLANs that the device was told of.
+    vlans: Mutex<Vec<Vid>>,
     /// The kernel's interface whose link the port has; 0 if the device has a link of its own.
     interface: u32,
     watch: LinkWatch,
@@ -214,7 +217,7 @@ impl Port {
         let no_interrupts = (config.rx_interrupt && !plan.rx_interrupt)
             .then(|| "its kernel driver knows INTx alone".to_owned())
             .or(refused);
-        Ok(Port {
+        let port = Port {
             device,
             capabilities,
             plan,
@@ -222,11 +225,14 @@ impl Port {
             spread,
             flows: Mutex::new(flows),
             broadcast_arp: config.broadcast_arp,
+            vlans: Mutex::new(Vec::new()),
             interface,
             watch,
             no_interrupts,
             queues,
-        })
+        };
+        port.set_vlans(&config.vlans)?;
+        Ok(port)
     }
 
     /// Returns the queues, one pair for each mempool of the configuration; none if taken before.
@@ -290,6 +296,43 @@ impl Port {
         let wanted = flow::rules(&self.plan, addrs, self.broadcast_arp);
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         flows.change(&wanted, &mut RuleMaker { device: &self.device, plan: &self.plan })
+    }
+
+    /// Makes the device take frames of these VLANs, and of no others if it filters VLANs. Frames of
+    /// no VLAN come as well, with or without a tag for their priority. Devices without such a filter
+    /// bring the frames of all VLANs.
+    ///
+    /// # Errors
+    /// Returns [`PortError::Vlans`] on a device that the kernel of the host shares, and
+    /// [`PortError::Setup`] if the device does not take a VLAN; VLANs before it in the list are
+    /// taken.
+    pub fn set_vlans(&self, vlans: &[Vid]) -> Result<(), PortError> {
+        if self.plan.isolated && !vlans.is_empty() {
+            return Err(PortError::Vlans { device: self.device.name.clone() });
+        }
+        if !self.plan.filters_vlans() {
+            return Ok(());
+        }
+        let mut known = self.vlans.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_empty() {
+            if vlans.is_empty() {
+                return Ok(());
+            }
+            // Frames with a priority alone.
+            self.device.filter_vlan(Vid::NONE, true)?;
+            known.push(Vid::NONE);
+        }
+        for vid in vlans {
+            if !known.contains(vid) {
+                self.device.filter_vlan(*vid, true)?;
+                known.push(*vid);
+            }
+        }
+        let gone = |vid: &Vid| !vid.is_none() && !vlans.contains(vid);
+        for vid in known.extract_if(.., |vid| gone(vid)) {
+            self.device.filter_vlan(vid, false)?;
+        }
+        Ok(())
     }
 
     /// Returns the processor socket of the port; `None` if it is unknown or irrelevant: a device

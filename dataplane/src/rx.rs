@@ -3,7 +3,7 @@
 use heddle_base::{Chunks, Sum};
 use heddle_iwarp::mpa::fpdu::CRC_LEN;
 use heddle_rnic::RnicFrame;
-use heddle_tcp::{RxChecksum, RxFrame};
+use heddle_tcp::{RxChecksum, RxFrame, Tag};
 
 use crate::mbuf::Mbuf;
 
@@ -102,6 +102,16 @@ impl RxFrame for RxMbuf {
     #[inline]
     fn checksum(&self) -> RxChecksum {
         self.mbuf.checksum()
+    }
+
+    #[inline]
+    fn tag(&self) -> Option<Tag> {
+        self.mbuf.tag()
+    }
+
+    fn take_tag(&mut self) -> bool {
+        // The CRC, whose place counts from the start of the frame, comes later.
+        self.mbuf.take_tag()
     }
 
     #[inline]

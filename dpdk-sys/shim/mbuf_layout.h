@@ -21,6 +21,7 @@ HEDDLE_AT(NB_SEGS, nb_segs); /* uint16_t */
 HEDDLE_AT(OL_FLAGS, ol_flags); /* uint64_t */
 HEDDLE_AT(PKT_LEN, pkt_len); /* uint32_t */
 HEDDLE_AT(DATA_LEN, data_len); /* uint16_t */
+HEDDLE_AT(VLAN_TCI, vlan_tci); /* uint16_t */
 HEDDLE_AT(RSS_HASH, hash.rss); /* uint32_t */
 HEDDLE_AT(BUF_LEN, buf_len); /* uint16_t */
 HEDDLE_AT(NEXT, next); /* struct rte_mbuf * */
@@ -39,6 +40,7 @@ HEDDLE_WIDTH(nb_segs, 2);
 HEDDLE_WIDTH(ol_flags, 8);
 HEDDLE_WIDTH(pkt_len, 4);
 HEDDLE_WIDTH(data_len, 2);
+HEDDLE_WIDTH(vlan_tci, 2);
 HEDDLE_WIDTH(hash.rss, 4);
 HEDDLE_WIDTH(buf_len, 2);
 HEDDLE_WIDTH(next, sizeof(void *));

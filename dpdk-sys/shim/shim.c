@@ -417,6 +417,7 @@ void heddle_mbuf_number(struct rte_mbuf *m, uint16_t first)
 	m->l2_len = 14;
 	m->l3_len = 40;
 	m->l4_len = 32;
+	m->vlan_tci = 77;
 }
 
 uint64_t heddle_mbuf_digits(const struct rte_mbuf *m)

@@ -100,7 +100,7 @@ fn test_layouts_are_those_of_the_c_compiler() {
 }
 
 /// The offsets from the build, by name.
-const OFFSETS: [(&str, u32); 11] = [
+const OFFSETS: [(&str, u32); 12] = [
     ("BUF_ADDR", HEDDLE_MBUF_AT_BUF_ADDR),
     ("DATA_OFF", HEDDLE_MBUF_AT_DATA_OFF),
     ("REFCNT", HEDDLE_MBUF_AT_REFCNT),
@@ -108,6 +108,7 @@ const OFFSETS: [(&str, u32); 11] = [
     ("OL_FLAGS", HEDDLE_MBUF_AT_OL_FLAGS),
     ("PKT_LEN", HEDDLE_MBUF_AT_PKT_LEN),
     ("DATA_LEN", HEDDLE_MBUF_AT_DATA_LEN),
+    ("VLAN_TCI", HEDDLE_MBUF_AT_VLAN_TCI),
     ("RSS_HASH", HEDDLE_MBUF_AT_RSS_HASH),
     ("BUF_LEN", HEDDLE_MBUF_AT_BUF_LEN),
     ("NEXT", HEDDLE_MBUF_AT_NEXT),

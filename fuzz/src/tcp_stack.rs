@@ -4,8 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use heddle_base::{Instant, Seed, Sum};
-use heddle_tcp::fuzz::Driver;
-use heddle_tcp::{ByteQueue, Cidr, FrameOutcome, Stack, StackConfig, TxBody};
+use heddle_tcp::fuzz::{Driver, Trusted};
+use heddle_tcp::{
+    Addressing, ByteQueue, Cidr, FrameOutcome, Stack, StackConfig, TxBody, Vid, Vlan,
+};
 use heddle_types::ConnId;
 
 use crate::Seeds;
@@ -34,9 +36,21 @@ struct Client {
 
 impl Client {
     fn new() -> Client {
-        let addr = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+        Client::in_vlan(None)
+    }
+
+    /// Returns a client in a VLAN, or in none.
+    fn in_vlan(vid: Option<Vid>) -> Client {
+        let third = if vid.is_some() { 10 } else { 0 };
+        let addr = |last| IpAddr::V4(Ipv4Addr::new(10, 0, third, last));
         let cidr = Cidr::new(addr(2), 24).expect("a prefix");
-        let mut stack = Stack::new(StackConfig::new([2, 0, 0, 0, 0, 2], cidr, Seed::from_u64(2)));
+        let mut net = Addressing::new(vec![cidr], Vec::new()).expect("an address");
+        if let Some(vid) = vid {
+            let vlan = Vlan::new(vid, net);
+            net = Addressing::default().with_vlans(vec![vlan]).expect("a VLAN");
+        }
+        let config = StackConfig::of([2, 0, 0, 0, 0, 2], net, Seed::from_u64(2));
+        let mut stack = Stack::new(config);
         let now = Instant::ZERO;
         let to = SocketAddr::from((addr(1), 80));
         let conn = stack.connect(now, to, Some(4000)).expect("room for it");
@@ -53,7 +67,7 @@ impl Client {
         self.now = self.now + Duration::from_millis(1);
         let len = u8::try_from(bytes.len()).expect("a short one");
         for frame in self.target.step(control, len, bytes) {
-            let outcome = self.stack.handle_frame(self.now, &frame[..]);
+            let outcome = self.stack.handle_frame(self.now, Trusted::new(frame.clone()));
             if let FrameOutcome::Conn { conn, acked, payload } = outcome {
                 if let (Some(upto), Some(q)) = (acked, self.stack.user_mut(conn)) {
                     q.release(upto);
@@ -102,8 +116,8 @@ impl Client {
 }
 
 /// Makes the exchange in which a client connects, both sides send, and both close.
-fn whole() -> Client {
-    let mut c = Client::new();
+fn whole(vid: Option<Vid>) -> Client {
+    let mut c = Client::in_vlan(vid);
     c.send(&[0x5a; 100]);
     c.step(SEND, &[0xa5; 50]);
     c.settle();
@@ -116,7 +130,7 @@ fn whole() -> Client {
 
 /// Returns the frames of this exchange.
 pub(crate) fn conversation() -> Vec<Vec<u8>> {
-    whole().frames
+    whole(None).frames
 }
 
 pub fn seeds() -> Seeds {
@@ -128,12 +142,13 @@ pub fn seeds() -> Seeds {
     }
     // The stack itself connects, and its peer answers only ARP.
     let active = [record(0, &[]), record(SEND, &[1; 20]), record(12 << 4 | FRAME, &[])].concat();
-    let mut both = whole().input;
+    let mut both = whole(None).input;
     both.extend(active);
     vec![
         ("connect".into(), Client::new().input),
-        ("whole".into(), whole().input),
+        ("whole".into(), whole(None).input),
         ("unanswered".into(), lost.input),
         ("both-roles".into(), both),
+        ("vlan".into(), whole(Vid::new(10)).input),
     ]
 }

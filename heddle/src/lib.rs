@@ -243,8 +243,8 @@ pub mod tcp {
 
     pub use heddle_tcp::autoconf::{RouterAdverts, RouterAdvertsError};
     pub use heddle_tcp::{
-        AddrError, Cidr, CidrError, Congestion, ConnConfig, Ecn, Keepalive, Pacing, PeerLimit,
-        Route, SpreadError, check_addrs,
+        AddrError, Addressing, Cidr, CidrError, Congestion, ConnConfig, Ecn, Keepalive, Pacing,
+        PeerLimit, Priority, Route, SpreadError, Vid, Vlan, check_addrs,
     };
 }
 

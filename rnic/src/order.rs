@@ -4,7 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use heddle_base::Instant;
-use heddle_tcp::{Addressing, DatagramFilter, Keepalive, LinkNews, RxDatagram, TxDatagram};
+use heddle_tcp::{Addressing, DatagramFilter, Keepalive, LinkNews, RxDatagram, TxDatagram, Vid};
 use heddle_types::{ConnId, ConnectError, ListenAt, ListenError, RnicError};
 
 use crate::event::{Event, FpduMode};
@@ -82,9 +82,12 @@ pub enum Order {
     /// Announce all addresses to the hosts on the links
     /// ([`Stack::announce`](heddle_tcp::Stack::announce)).
     Announce,
-    /// Ask the routers of the link to tell about themselves
+    /// Ask the routers of a link to tell about themselves
     /// ([`Stack::solicit_routers`](heddle_tcp::Stack::solicit_routers)).
-    SolicitRouters,
+    SolicitRouters {
+        /// The VLAN of the link.
+        vid: Vid,
+    },
     /// Change how TCP probes silent peers from now on, for established connections as well
     /// ([`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive)).
     SetKeepalive {
@@ -211,8 +214,8 @@ impl<F: RnicFrame> Rnic<F> {
                 self.stack.announce();
                 None
             }
-            Order::SolicitRouters => {
-                self.stack.solicit_routers();
+            Order::SolicitRouters { vid } => {
+                self.stack.solicit_routers(vid);
                 None
             }
             Order::SetKeepalive { keepalive } => {

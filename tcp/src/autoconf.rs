@@ -97,7 +97,7 @@ struct Made {
     taken: bool,
 }
 
-/// The addresses and routes of a port, from its owner and from routers.
+/// The addresses and routes of a port without its VLANs, or of a VLAN, from its owner and from routers.
 #[derive(Clone, Debug)]
 pub struct Autoconf {
     adverts: RouterAdverts,
@@ -133,6 +133,11 @@ impl Autoconf {
     /// Replaces the addresses and routes that the owner configured.
     pub fn set_fixed(&mut self, fixed: Addressing) {
         self.fixed = fixed;
+    }
+
+    /// Returns the addresses and routes that the owner configured.
+    pub fn fixed(&self) -> &Addressing {
+        &self.fixed
     }
 
     /// Asks for routers again: the link has come up, perhaps at another switch.

@@ -7,15 +7,18 @@ use heddle_base::{Instant, Seed};
 
 use heddle_types::ConnId;
 
+use crate::wire::vlan::{TAG_AT, TAG_LEN};
 use crate::wire::{Ipv4Header, Ipv6Header, TcpHeader, UdpHeader, arp, icmpv4, icmpv6, udp};
 use crate::{
-    Addressing, ByteQueue, Cidr, ConnEvent, FrameOutcome, Keepalive, Stack, StackConfig,
-    StackEvent, TxBody, TxDatagram,
+    Addressing, ByteQueue, Cidr, ConnEvent, FrameOutcome, Keepalive, Priority, Stack, StackConfig,
+    StackEvent, Tag, TxBody, TxDatagram, Vid, Vlan,
 };
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Our address in VLAN 10.
+const US10: Ipv4Addr = Ipv4Addr::new(10, 0, 10, 1);
 const US6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const PEER6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
@@ -61,12 +64,14 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Returns a driver whose stack listens on port 80 of 10.0.0.1 and fd00::1 and answers each
-    /// datagram to UDP port 80 with the same bytes; the peers of the stack are at 10.0.0.2 and
-    /// fd00::2.
+    /// Returns a driver whose stack listens on port 80 of 10.0.0.1, fd00::1 and, in VLAN 10,
+    /// 10.0.10.1, and answers each datagram to UDP port 80 with the same bytes; the peers of the
+    /// stack are at 10.0.0.2 and fd00::2.
     pub fn new() -> Option<Driver> {
         let addrs = vec![Cidr::new(US.into(), 24)?, Cidr::new(US6.into(), 64)?];
-        let net = Addressing::new(addrs, Vec::new()).ok()?;
+        let in_vlan = Addressing::new(vec![Cidr::new(US10.into(), 24)?], Vec::new()).ok()?;
+        let vlan = Vlan { priority: Priority::Dscp, ..Vlan::new(Vid::new(10)?, in_vlan) };
+        let net = Addressing::new(addrs, Vec::new()).ok()?.with_vlans(vec![vlan]).ok()?;
         let mut cfg = StackConfig::of(MAC, net, Seed::from_u64(1));
         cfg.max_conns = 16;
         cfg.max_neighbors = 8;
@@ -148,32 +153,57 @@ fn take(s: &mut Stack<ByteQueue>, now: Instant, frame: &[u8], addressed: bool) {
         frame[26..30].copy_from_slice(&PEER.octets());
         frame[30..34].copy_from_slice(&US.octets());
     }
-    if let FrameOutcome::Conn { conn, acked, payload } = s.handle_frame(now, &Trusted(&frame)) {
+    let len = frame.len();
+    let outcome = s.handle_frame(now, Trusted::new(frame));
+    if let FrameOutcome::Conn { conn, acked, payload } = outcome {
         if let (Some(upto), Some(q)) = (acked, s.user_mut(conn)) {
             q.release(upto);
         }
         if let Some(p) = payload {
-            assert!(p.len > 0 && p.frame_off + p.len as usize <= frame.len());
+            assert!(p.len > 0 && p.frame_off + p.len as usize <= len);
             s.accept_payload(now, conn, p.pos, p.len);
         }
     }
 }
 
-/// A frame whose checksums the port found right.
-struct Trusted<'a>(&'a [u8]);
+/// A frame whose checksums the port found right, and whose tag can be taken out.
+pub struct Trusted {
+    bytes: Vec<u8>,
+    tag: Option<Tag>,
+}
 
-impl heddle_base::Chunks for Trusted<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn chunk_at(&self, off: usize) -> &[u8] {
-        self.0.get(off..).unwrap_or(&[])
+impl Trusted {
+    /// Returns the frame as it came.
+    pub fn new(bytes: Vec<u8>) -> Trusted {
+        Trusted { bytes, tag: None }
     }
 }
 
-impl crate::RxFrame for Trusted<'_> {
+impl heddle_base::Chunks for Trusted {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        self.bytes.get(off..).unwrap_or(&[])
+    }
+}
+
+impl crate::RxFrame for Trusted {
     fn checksum(&self) -> crate::RxChecksum {
         crate::RxChecksum::Good
+    }
+
+    fn tag(&self) -> Option<Tag> {
+        self.tag
+    }
+
+    fn take_tag(&mut self) -> bool {
+        let tag = Tag::of(&self.bytes);
+        if tag.is_some() {
+            self.bytes.drain(TAG_AT..TAG_AT + TAG_LEN);
+            self.tag = tag;
+        }
+        tag.is_some()
     }
 }

@@ -41,6 +41,8 @@ pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
     AddrError, Addressing, Cidr, CidrError, DatagramClass, DatagramFault, DatagramFilter,
     FrameOutcome, FramePayload, Hop, IcmpError, LinkNews, MAX_ADDRS, MAX_DATAGRAM, MAX_HEADER_LEN,
-    MAX_ROUTES, PeerLimit, Route, Run, RxChecksum, RxDatagram, RxFrame, Stack, StackConfig,
-    StackCounters, StackEvent, TcpChecksum, Train, TxBody, TxDatagram, TxFrame, check_addrs,
+    MAX_ROUTES, MAX_VLANS, PeerLimit, Route, Run, RxChecksum, RxDatagram, RxFrame, SCOPE_PORT_BITS,
+    Stack, StackConfig, StackCounters, StackEvent, TcpChecksum, Train, TxBody, TxDatagram, TxFrame,
+    Vlan, check_addrs,
 };
+pub use wire::{Priority, Tag, Vid};

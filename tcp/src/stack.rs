@@ -22,8 +22,11 @@
 //! connection concerned, and no other. Only [`Stack::conn_counters`] visits all connections, for
 //! reports; [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
-//! The stack has no reassembly of fragments, IPv6 extension headers or VLAN tags. The stack does not
-//! probe for the path MTU; it only obeys ICMP errors about segments in flight (see `icmp`).
+//! A port is a link, and each of its VLANs is another one, with addresses, routes and neighbors of its
+//! own: an address of ours counts only on its link ([`Addressing`]).
+//!
+//! The stack has no reassembly of fragments and no IPv6 extension headers. The stack does not probe
+//! for the path MTU; it only obeys ICMP errors about segments in flight (see `icmp`).
 //! Connections of a host with itself live in a stack of their own ([`Addressing::inside`]).
 
 mod addressing;
@@ -67,7 +70,8 @@ use core::net::SocketAddr;
 use heddle_base::{Histogram, Instant, StreamPos};
 
 pub use addressing::{
-    AddrError, Addressing, Cidr, CidrError, Hop, MAX_ADDRS, MAX_ROUTES, Route, check_addrs,
+    AddrError, Addressing, Cidr, CidrError, Hop, MAX_ADDRS, MAX_ROUTES, MAX_VLANS, Route,
+    SCOPE_PORT_BITS, Vlan, check_addrs,
 };
 pub use admit::{DatagramClass, DatagramFault, DatagramFilter};
 pub use config::{PeerLimit, StackConfig};
@@ -89,7 +93,7 @@ use control::ControlQueue;
 use event::PendingEvents;
 use flow::{FlowKey, FlowTable};
 use ids::Ids;
-use limit::{Answers, RateLimit};
+use limit::{Answers, ByLink};
 use list::List;
 use listen::Listeners;
 use neighbor::Neighbors;
@@ -118,7 +122,7 @@ const ANSWERS_A_TURN: u32 = 32;
 /// at once. An expiry counts [`EXPIRY`], and a timer that is only postponed counts 1.
 const TIMERS_A_TURN: u32 = 256;
 const EXPIRY: u32 = 4;
-/// The most ARP replies per second.
+/// The most answers to questions for our addresses per second, on each link.
 const ARP_REPLIES_PER_SECOND: u32 = 500;
 
 /// Bytes that tables of indices need for each possible connection: the flow table, which is at
@@ -171,7 +175,7 @@ pub struct Stack<S> {
     icmp_errors: Answers,
     /// Budget for SYN-ACKs sent again to hosts that have not proved that they exist.
     syn_acks: Answers,
-    arp_replies: RateLimit,
+    arp_replies: ByLink,
     announcer: Announcer,
     /// The UDP port and its queues. In a box, because TCP's path does not use them.
     udp: Box<Udp>,
@@ -220,7 +224,7 @@ impl<S: SendQueue + Default> Stack<S> {
             echoes: Answers::per_second(ECHOES_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             icmp_errors: Answers::per_second(ICMP_ERRORS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             syn_acks: Answers::per_second(REPEATED_SYN_ACKS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
-            arp_replies: RateLimit::per_second(ARP_REPLIES_PER_SECOND),
+            arp_replies: ByLink::per_second(ARP_REPLIES_PER_SECOND),
             announcer: Announcer::default(),
             udp: Box::default(),
             counters: StackCounters::default(),
@@ -365,12 +369,12 @@ impl<S: SendQueue + Default> Stack<S> {
         e.owner = Owner::Released { end: e.user.end() };
         e.user = S::default();
         e.events = PendingEvents::default();
-        let (listener, peer) = (e.listener.take(), e.flow().remote());
+        let (listener, vid, peer) = (e.listener.take(), e.flow().vid(), e.flow().remote());
         if e.conn.state() == State::TimeWait {
             self.time_wait.push(&mut self.conns, id.slot());
         }
         if let Some(listener) = listener {
-            self.peers.gone(listener.get(), self.cfg.net.site(peer.ip()), false);
+            self.peers.gone(listener.get(), self.cfg.net.site_on(vid, peer.ip()), false);
         }
         self.update(id.slot());
     }
@@ -426,10 +430,13 @@ impl<S: SendQueue + Default> Stack<S> {
         self.conns.held(id).and_then(|e| e.soft_error)
     }
 
-    /// Changes the DSCP (0..=63) of the connection's segments from now on.
+    /// Changes the DSCP (0..=63) of the connection's segments from now on, and their priority where
+    /// the VLAN takes it from the DSCP.
     pub fn set_dscp(&mut self, id: ConnId, dscp: u8) {
         if let Some(e) = self.conns.held_mut(id) {
-            e.template.set_dscp(dscp & 0x3f);
+            let dscp = dscp & 0x3f;
+            e.template.set_dscp(dscp);
+            e.template.set_tag(self.cfg.net.tag(e.flow().vid(), dscp));
         }
     }
 

@@ -14,12 +14,14 @@ pub mod ipv6;
 pub mod mld;
 pub mod tcp;
 pub mod udp;
+pub mod vlan;
 
 pub use ethernet::{EtherType, EthernetHeader, MacAddr};
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use tcp::TcpHeader;
 pub use udp::UdpHeader;
+pub use vlan::{Priority, Tag, Vid};
 
 /// Why bytes are not the header that the parser expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -328,7 +328,7 @@ impl ConnectionManager {
             let remote = link.remote.ip();
             // For IPv6 there are no routes.
             let leads =
-                |port| self.config.ports.net(port).is_some_and(|n| n.route(remote).is_some());
+                |port| self.config.ports.net(port).is_some_and(|n| n.route_any(remote).is_some());
             let port = self.config.ports.with_addr(link.local.ip());
             ib.config.worker_of(link.local.ip()) == Some(link.worker)
                 && (remote.is_ipv6() || port.is_some_and(leads))

@@ -2,7 +2,7 @@
 
 use heddle_base::Instant;
 use heddle_rnic::Order;
-use heddle_tcp::Addressing;
+use heddle_tcp::{Addressing, Vid};
 use heddle_types::{Event, ListenFailure, WorkerId};
 
 use super::ConnectionManager;
@@ -15,10 +15,11 @@ impl ConnectionManager {
         self.orders.extend(workers.into_iter().map(|worker| (worker, Order::Announce)));
     }
 
-    /// Orders the workers of a port to ask the routers of its link.
-    pub fn solicit_routers(&mut self, port: usize) {
+    /// Orders the workers of a port to ask the routers of the port's link, or of a VLAN.
+    pub fn solicit_routers(&mut self, port: usize, vid: Vid) {
         let workers: Vec<_> = self.workers_at(port).collect();
-        self.orders.extend(workers.into_iter().map(|worker| (worker, Order::SolicitRouters)));
+        self.orders
+            .extend(workers.into_iter().map(|worker| (worker, Order::SolicitRouters { vid })));
     }
 
     /// Returns the port of a worker; `None` for a worker of the inner port.

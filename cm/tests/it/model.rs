@@ -144,7 +144,7 @@ impl Worker {
             Order::SetKeepalive { .. }
             | Order::SetPatience { .. }
             | Order::Announce
-            | Order::SolicitRouters => {
+            | Order::SolicitRouters { .. } => {
                 panic!("the manager has no say in that: {order:?}")
             }
         }

@@ -30,4 +30,5 @@ mod startup;
 mod states;
 mod terminates;
 mod trains;
+mod vlans;
 mod workers;

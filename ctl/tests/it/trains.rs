@@ -26,7 +26,8 @@ fn done(c: &Connection, wr_id: u64) {
 }
 
 /// How two RNICs are joined.
-type Join = fn(&Eal, &str, &EndpointConfig, &EndpointConfig) -> Result<(Node, Node), OpenError>;
+pub(crate) type Join =
+    fn(&Eal, &str, &EndpointConfig, &EndpointConfig) -> Result<(Node, Node), OpenError>;
 
 /// Moves data by RDMA Write, RDMA Read and Send between two RNICs on rings; returns the trains and the
 /// segments that the client's RNIC has sent, and the segments that the server's RNIC has sent again.
@@ -34,7 +35,7 @@ fn run(name: &str, crc: bool, change: impl Fn(&mut EndpointConfig)) -> (u64, u64
     run_over(Node::ring_pair, name, crc, change)
 }
 
-fn run_over(
+pub(crate) fn run_over(
     join: Join,
     name: &str,
     crc: bool,

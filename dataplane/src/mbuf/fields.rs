@@ -60,6 +60,9 @@ impl Segment {
         nb_segs, set_nb_segs: u16 = HEDDLE_MBUF_AT_NB_SEGS;
         /// Facts and requests about the frame, and the kind of its buffer.
         ol_flags, set_ol_flags: u64 = HEDDLE_MBUF_AT_OL_FLAGS;
+        /// Contents of the tag that was taken out of the frame; valid with its flag
+        /// (`HEDDLE_MBUF_F_RX_VLAN_STRIPPED`).
+        vlan_tci, set_vlan_tci: u16 = HEDDLE_MBUF_AT_VLAN_TCI;
         /// Valid with its flag (`HEDDLE_MBUF_F_RX_RSS_HASH`).
         rss_hash, set_rss_hash: u32 = HEDDLE_MBUF_AT_RSS_HASH;
         next_ptr, set_next_ptr: *mut sys::rte_mbuf = HEDDLE_MBUF_AT_NEXT;
@@ -143,7 +146,7 @@ mod tests {
         let addresses = (s.buf_addr() as usize, s.next_ptr() as usize);
         assert_eq!((addresses, s.data_off(), s.refcnt(), s.nb_segs()), ((1, 10), 2, 3, 4));
         assert_eq!((s.ol_flags(), s.pkt_len(), s.data_len()), (5, 6, 7));
-        assert_eq!((s.rss_hash(), s.buf_len()), (8, 9));
+        assert_eq!((s.rss_hash(), s.buf_len(), s.vlan_tci()), (8, 9, 77));
         assert_eq!(s.tx_offload(), 14 | 40 << 7 | 32 << 16);
         s.set_data_off(1);
         s.set_nb_segs(2);

@@ -1,8 +1,9 @@
-//! Checksums that ports compute for us: those that they have checked and those that they fill in.
+//! The work of ports: checksums that they have checked or fill in, and tags of VLANs.
 
 use heddle_base::Sum;
 use heddle_dpdk_sys as sys;
-use heddle_tcp::RxChecksum;
+use heddle_tcp::wire::vlan::{TAG_AT, TAG_LEN};
+use heddle_tcp::{RxChecksum, Tag};
 
 use super::Mbuf;
 
@@ -43,12 +44,39 @@ impl Mbuf {
         m.has(sys::HEDDLE_MBUF_F_RX_RSS_HASH).then(|| m.rss_hash())
     }
 
+    /// Returns the tag that the port, or [`take_tag`](Self::take_tag), has taken out of the frame.
+    #[inline]
+    pub(crate) fn tag(&self) -> Option<Tag> {
+        let m = self.head();
+        m.has(sys::HEDDLE_MBUF_F_RX_VLAN_STRIPPED).then(|| Tag(m.vlan_tci()))
+    }
+
+    /// Takes the tag out of a received frame, as a port does that strips tags: the station addresses
+    /// move up to the type after the tag. Returns false if there is no whole tag, or others may see
+    /// the frame.
+    #[cold]
+    pub(crate) fn take_tag(&mut self) -> bool {
+        let Some(tag) = Tag::of(self.data()) else { return false };
+        let Some(head) = self.data_mut() else { return false };
+        head.copy_within(..TAG_AT, TAG_LEN);
+        let m = self.head();
+        let len = const { TAG_LEN as u16 };
+        m.set_data_off(m.data_off() + len);
+        m.set_data_len(m.data_len() - len);
+        m.set_pkt_len(m.pkt_len() - u32::from(len));
+        m.set_vlan_tci(tag.0);
+        let stripped = sys::HEDDLE_MBUF_F_RX_VLAN | sys::HEDDLE_MBUF_F_RX_VLAN_STRIPPED;
+        m.set_ol_flags(m.ol_flags() | stripped);
+        true
+    }
+
     /// Copies the port's findings about `other` to this frame, which is a copy of `other`.
     pub(crate) fn inherit_rx_flags(&mut self, other: &Mbuf) {
         let (m, from) = (self.head(), other.head());
         let buffer = sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT;
         m.set_ol_flags(m.ol_flags() & buffer | from.ol_flags() & !buffer);
         m.set_rss_hash(from.rss_hash());
+        m.set_vlan_tci(from.vlan_tci());
     }
 
     /// Returns true if the port cuts the frame into TCP segments.

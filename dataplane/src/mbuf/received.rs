@@ -3,7 +3,7 @@
 use super::fields::Segment;
 use super::{Mbuf, segment_bytes};
 use heddle_base::{Chunks, Sum};
-use heddle_tcp::{RxChecksum, RxFrame};
+use heddle_tcp::{RxChecksum, RxFrame, Tag};
 
 use crate::mempool::HEADROOM;
 
@@ -115,6 +115,15 @@ impl RxFrame for Mbuf {
     #[inline]
     fn checksum(&self) -> RxChecksum {
         self.rx_checksum()
+    }
+
+    #[inline]
+    fn tag(&self) -> Option<Tag> {
+        Mbuf::tag(self)
+    }
+
+    fn take_tag(&mut self) -> bool {
+        Mbuf::take_tag(self)
     }
 
     #[inline]

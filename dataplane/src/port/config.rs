@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use heddle_tcp::Vid;
+
 use super::spread::RSS_KEY;
 use super::vdev::VdevArg;
 use crate::mempool::Mempool;
@@ -44,6 +46,10 @@ pub struct PortConfig {
     /// Our IP addresses, which matter only on a device that the kernel of the host shares (mlx5,
     /// mlx4), where all other addresses stay with the host; such a device needs at least one.
     pub addrs: Vec<IpAddr>,
+    /// VLANs whose frames the port is to receive, besides frames without a VLAN
+    /// ([`Port::set_vlans`](crate::Port::set_vlans) adds more later). If there are any, the device takes
+    /// tags out of received frames, if it can. A device that the kernel of the host shares has none.
+    pub vlans: Vec<Vid>,
     /// Whether a device that the host's kernel shares takes the ARP requests. The host then
     /// receives no ARP request for itself, which is right only if the host itself has no address on
     /// the device.
@@ -71,6 +77,7 @@ impl PortConfig {
             rss_key: RSS_KEY,
             mac: None,
             addrs: Vec::new(),
+            vlans: Vec::new(),
             broadcast_arp: false,
             offloads: Offloads::default(),
             rx_interrupt: false,
@@ -150,11 +157,13 @@ pub struct PortCaps {
     pub multi_segs: bool,
     /// The port reports, with each frame, the hash by which it spreads flows.
     pub rx_hash: bool,
+    /// The port takes the tags of VLANs out of received frames.
+    pub rx_vlan_strip: bool,
 }
 
 impl PortCaps {
     /// Returns the name of each capability, and whether it is on.
-    pub fn each(self) -> [(&'static str, bool); 8] {
+    pub fn each(self) -> [(&'static str, bool); 9] {
         let PortCaps {
             rx_ip_checksum,
             rx_tcp_checksum,
@@ -164,6 +173,7 @@ impl PortCaps {
             lro,
             multi_segs,
             rx_hash,
+            rx_vlan_strip,
         } = self;
         [
             ("rx-ip-checksum", rx_ip_checksum),
@@ -174,6 +184,7 @@ impl PortCaps {
             ("lro", lro),
             ("multi-segs", multi_segs),
             ("rx-hash", rx_hash),
+            ("rx-vlan-strip", rx_vlan_strip),
         ]
     }
 }

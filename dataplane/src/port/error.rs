@@ -76,6 +76,12 @@ pub enum PortError {
         /// The device's name.
         device: String,
     },
+    /// The kernel of the host uses the device too, so there is no way to take the frames of VLANs.
+    #[error("device {device}: the host's kernel uses it too, so a port there has no VLANs")]
+    Vlans {
+        /// The device's name.
+        device: String,
+    },
     /// A step of setting the device up failed.
     #[error("device {device}: {step} failed: {why}")]
     Setup {

@@ -87,6 +87,11 @@ impl PortPlan {
         self.rx_offloads & sys::HEDDLE_RX_OFFLOAD_TCP_LRO != 0
     }
 
+    /// Returns true if the device brings only frames of VLANs that it was told of.
+    pub(super) fn filters_vlans(&self) -> bool {
+        self.rx_offloads & sys::HEDDLE_RX_OFFLOAD_VLAN_FILTER != 0
+    }
+
     /// Returns the plan for a device that refuses to join segments.
     pub(super) fn without_lro(self) -> PortPlan {
         PortPlan {
@@ -132,13 +137,15 @@ impl MacPlan {
 
 /// Bytes of a frame around the IP packet: Ethernet header and CRC.
 const ETHERNET: u32 = 18;
+/// Bytes of a VLAN's tag.
+const TAG: u32 = 4;
 
 /// Decides how `device` is set up with `queues` pairs of queues that receive into buffers of `room`
 /// bytes, headroom not counted.
 ///
 /// # Errors
 /// Fails if the device cannot do what the configuration asks for: [`PortError::Limit`],
-/// [`PortError::Below`], [`PortError::Spread`], [`PortError::Shared`].
+/// [`PortError::Below`], [`PortError::Spread`], [`PortError::Shared`], [`PortError::Vlans`].
 pub(super) fn plan(
     device: &str,
     caps: &Capabilities,
@@ -161,7 +168,8 @@ pub(super) fn plan(
     below("a number of queues", u32::from(queues), 1)?;
 
     let mtu = u32::from(config.mtu);
-    let longest = caps.max_rx_pktlen.saturating_sub(ETHERNET);
+    let around = if config.vlans.is_empty() { ETHERNET } else { ETHERNET + TAG };
+    let longest = caps.max_rx_pktlen.saturating_sub(around);
     let longest = if quirks.understates_mtu { u32::MAX } else { longest };
     limit("an MTU", mtu, u32::from(caps.max_mtu).min(longest))?;
     below("an MTU", mtu, u32::from(caps.min_mtu))?;
@@ -172,10 +180,10 @@ pub(super) fn plan(
     }
 
     below("receive buffers", room, caps.min_rx_bufsize)?;
-    let small = room < mtu + ETHERNET;
+    let small = room < mtu + around;
     let scatters = quirks.scatters || caps.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER != 0;
     if small && !scatters {
-        below("receive buffers", room, mtu + ETHERNET)?;
+        below("receive buffers", room, mtu + around)?;
     }
 
     let (rss, unknown) = match spread::plan(caps, &quirks, queues, &config.rss_key) {
@@ -196,6 +204,13 @@ pub(super) fn plan(
     if !config.offloads.rx_checksum {
         rx &= !RX_CHECKSUMS;
     }
+    if !config.vlans.is_empty() {
+        rx |= sys::HEDDLE_RX_OFFLOAD_VLAN_STRIP;
+    }
+    if quirks.filters_vlans {
+        // Without this offload, the driver lets nobody add a VLAN.
+        rx |= sys::HEDDLE_RX_OFFLOAD_VLAN_FILTER;
+    }
     let lro = joins(caps, &quirks, config.offloads);
     if lro && !quirks.joins {
         rx |= sys::HEDDLE_RX_OFFLOAD_TCP_LRO | sys::HEDDLE_RX_OFFLOAD_SCATTER;
@@ -209,6 +224,9 @@ pub(super) fn plan(
 
     if quirks.bifurcated && config.addrs.is_empty() {
         return Err(PortError::Shared { device: device.to_owned() });
+    }
+    if quirks.bifurcated && !config.vlans.is_empty() {
+        return Err(PortError::Vlans { device: device.to_owned() });
     }
     Ok(PortPlan {
         queues,
@@ -289,6 +307,7 @@ fn port_caps(rx: u64, tx: u64, quirks: &Quirks, uncut: bool) -> PortCaps {
         lro: uncut,
         multi_segs: tx & sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS != 0 || quirks.takes_chains,
         rx_hash: rx & sys::HEDDLE_RX_OFFLOAD_RSS_HASH != 0,
+        rx_vlan_strip: rx & sys::HEDDLE_RX_OFFLOAD_VLAN_STRIP != 0,
     }
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Quirks {
     pub(super) joins: bool,
     /// The device reads DPDK's own memory alone, so frames cannot refer to registered memory.
     pub(super) reads_own_memory: bool,
+    /// The device drops frames of VLANs unless it is told of each VLAN.
+    pub(super) filters_vlans: bool,
     /// Queues that the redirection table can name, if the device has more.
     pub(super) rss_queues: Option<u16>,
 }
@@ -70,7 +72,9 @@ impl Quirks {
                 shares_mac: !args.split(',').any(|a| a.starts_with("remote=")),
                 ..none
             },
-            "net_virtio" => Quirks { cuts_with_ip_checksum: true, ..none },
+            // QEMU's device drops every tagged frame once the driver has taken over the filter of
+            // VLANs, as DPDK's does.
+            "net_virtio" => Quirks { cuts_with_ip_checksum: true, filters_vlans: true, ..none },
             // The back end maps the files of DPDK's memory, and knows no other address.
             "net_virtio_user" => {
                 Quirks { cuts_with_ip_checksum: true, reads_own_memory: true, ..none }

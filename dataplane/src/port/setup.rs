@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
+use heddle_tcp::Vid;
 
 use super::caps::Capabilities;
 use super::conf::{device_conf, settle};
@@ -130,6 +131,15 @@ impl EthDev {
             // SAFETY: a started port.
             let _ = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
         }
+    }
+
+    /// Makes a started device that filters VLANs bring the frames of a VLAN, or drop them.
+    pub(super) fn filter_vlan(&self, vid: Vid, on: bool) -> Result<(), PortError> {
+        let _control = control();
+        eal::clear_log();
+        // SAFETY: a started port; the callee checks the number.
+        let rc = unsafe { sys::rte_eth_dev_vlan_filter(self.id, vid.get(), i32::from(on)) };
+        self.check("filter of VLANs", rc)
     }
 
     /// Gives the device its station address. Returns true if the device takes all frames instead,

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use super::{Kind, Spread};
 use crate::wire::icmpv4::Quoted;
+use crate::wire::vlan::TAG_LEN;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, be16};
 use crate::wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6};
 
@@ -27,6 +28,9 @@ impl Spread {
     /// it receives from its queue, before its stack sees the frame, but not again for frames that
     /// other workers pass on.
     ///
+    /// A VLAN's tag changes nothing about the owner. The tag may stand in `head`, or the port has
+    /// taken it out (`untagged`).
+    ///
     /// - TCP belongs to the worker that has, or would have, the connection.
     /// - An ICMP error belongs to the worker of the segment that it quotes.
     /// - ARP and neighbor discovery concern all workers: each stack has neighbors of its own, and an
@@ -39,34 +43,46 @@ impl Spread {
     ///
     /// A queue that is joined to exactly one queue of another port is a link of its own: every
     /// frame on it is the receiver's. Where the port spreads segments itself, segments are the
-    /// receiver's too, over IPv4.
+    /// receiver's too, over IPv4 and without a tag.
     ///
     /// This function verifies nothing: the worker that gets the frame does. A frame with false
     /// contents is at worst dropped by another worker.
     #[inline(always)]
-    pub fn steer(&self, head: &[u8]) -> Steer {
+    pub fn steer(&self, head: &[u8], untagged: bool) -> Steer {
         match self.kind {
             Kind::Alone | Kind::Pairs { .. } => Steer::Own,
-            Kind::ByPort(_) | Kind::BySoftware(_) => self.look(head).unwrap_or(Steer::Own),
+            Kind::ByPort(_) | Kind::BySoftware(_) => {
+                self.look(head, untagged).unwrap_or(Steer::Own)
+            }
         }
     }
 
     #[inline]
-    fn look(&self, head: &[u8]) -> Option<Steer> {
+    fn look(&self, head: &[u8], untagged: bool) -> Option<Steer> {
         let eth = EthernetHeader::parse(head).ok()?;
-        if eth.ethertype == EtherType::ARP {
-            return Some(Steer::All);
+        let packet = &head[ethernet::HEADER_LEN..];
+        if eth.ethertype == EtherType::VLAN && !untagged {
+            let [_, _, a, b] = *packet.first_chunk::<TAG_LEN>()?;
+            let ethertype = EtherType(u16::from_be_bytes([a, b]));
+            return self.look_at(&EthernetHeader { ethertype, ..eth }, &packet[TAG_LEN..], true);
         }
+        self.look_at(&eth, packet, untagged)
+    }
+
+    /// Does the work of [`Spread::steer`] for a frame with this header and packet. A VLAN's tag is,
+    /// or was, between the two if the frame is `tagged`.
+    #[inline(always)]
+    fn look_at(&self, eth: &EthernetHeader, packet: &[u8], tagged: bool) -> Option<Steer> {
         match eth.ethertype {
-            EtherType::IPV4 => self.look_ipv4(&eth, head),
-            EtherType::IPV6 => self.look_ipv6(&eth, head),
+            EtherType::ARP => Some(Steer::All),
+            EtherType::IPV4 => self.look_ipv4(eth, packet, tagged),
+            EtherType::IPV6 => self.look_ipv6(eth, packet),
             _ => None,
         }
     }
 
     #[inline]
-    fn look_ipv4(&self, eth: &EthernetHeader, head: &[u8]) -> Option<Steer> {
-        let head = &head[ethernet::HEADER_LEN..];
+    fn look_ipv4(&self, eth: &EthernetHeader, head: &[u8], tagged: bool) -> Option<Steer> {
         // The worker that takes the frame detects lengths beyond the frame.
         let ip = Ipv4Header::parse(head, usize::MAX).ok()?;
         if ip.fragment {
@@ -74,7 +90,8 @@ impl Spread {
         }
         let payload = head.get(ip.header_len..)?;
         match ip.protocol {
-            ipv4::PROTO_TCP if self.tcp_is_spread() || eth.dst.is_group() => None,
+            // Not every port sees through a tag, so the workers look themselves.
+            ipv4::PROTO_TCP if self.tcp_is_spread() && !tagged || eth.dst.is_group() => None,
             ipv4::PROTO_TCP => {
                 let ports = payload.first_chunk::<4>()?;
                 self.worker_of((ip.src, be16(ports, 0)), (ip.dst, be16(ports, 2)))
@@ -87,7 +104,6 @@ impl Spread {
     }
 
     fn look_ipv6(&self, eth: &EthernetHeader, head: &[u8]) -> Option<Steer> {
-        let head = &head[ethernet::HEADER_LEN..];
         let ip = Ipv6Header::parse(head, usize::MAX).ok()?;
         let payload = head.get(ipv6::HEADER_LEN..)?;
         match ip.next_header {

@@ -97,7 +97,7 @@ fn test_spread_without_other_workers_keeps_every_frame() {
         assert!(!s.steers() && s.answers_arp());
         let arp = [&ethernet(MacAddr::BROADCAST, EtherType::ARP)[..], &[0; 28]].concat();
         for frame in [arp, segment(1, 2), error(3, 1, 2), datagram(PEER, US, UDP, &[0; 8])] {
-            assert_eq!(s.steer(&frame), Steer::Own);
+            assert_eq!(s.steer(&frame, false), Steer::Own);
         }
     }
 }
@@ -109,13 +109,17 @@ fn test_spread_assigns_frames_that_are_not_segments() {
             assert!(s.steers());
             assert_eq!(s.answers_arp(), me == 0, "one answer to each request");
             let arp = |dst| [&ethernet(dst, EtherType::ARP)[..], &[0; 28]].concat();
-            assert_eq!(s.steer(&arp(MacAddr::BROADCAST)), Steer::All);
-            assert_eq!(s.steer(&arp(MacAddr([2; 6]))), Steer::All, "a reply, to whoever asked");
-            assert_eq!(s.steer(&datagram(PEER, US, UDP, &[0; 8])), to(me, 0));
+            assert_eq!(s.steer(&arp(MacAddr::BROADCAST), false), Steer::All);
+            assert_eq!(
+                s.steer(&arp(MacAddr([2; 6])), false),
+                Steer::All,
+                "a reply, to whoever asked"
+            );
+            assert_eq!(s.steer(&datagram(PEER, US, UDP, &[0; 8]), false), to(me, 0));
             let echo = datagram(PEER, US, ICMP, &[8, 0, 0, 0, 0, 0, 0, 0]);
-            assert_eq!(s.steer(&echo), Steer::Own);
-            assert_eq!(s.steer(&datagram(PEER, US, 2, &[0; 8])), Steer::Own);
-            assert_eq!(s.steer(&ethernet(MacAddr([2; 6]), EtherType(0x86dd))), Steer::Own);
+            assert_eq!(s.steer(&echo, false), Steer::Own);
+            assert_eq!(s.steer(&datagram(PEER, US, 2, &[0; 8]), false), Steer::Own);
+            assert_eq!(s.steer(&ethernet(MacAddr([2; 6]), EtherType(0x86dd)), false), Steer::Own);
         }
     }
 }
@@ -125,28 +129,28 @@ fn test_broken_frames_and_fragments_stay_with_their_worker() {
     // Choose a port whose whole frames belong to another worker.
     let (lport, s) = (0..)
         .map(|p| (p, Spread::by_software(rss(2), 0).unwrap()))
-        .find(|(p, s)| s.steer(&segment(7, *p)) == Steer::Other(1))
+        .find(|(p, s)| s.steer(&segment(7, *p), false) == Steer::Other(1))
         .unwrap();
     let whole = segment(7, lport);
     for len in 0..38 {
-        assert_eq!(s.steer(&whole[..len]), Steer::Own, "{len} bytes");
+        assert_eq!(s.steer(&whole[..len], false), Steer::Own, "{len} bytes");
     }
-    assert_eq!(s.steer(&whole[..38]), Steer::Other(1), "all there is to know");
+    assert_eq!(s.steer(&whole[..38], false), Steer::Other(1), "all there is to know");
     // More Fragments, fragment offset, version, header length, a group's station, another type.
     for (at, v) in [(20, 0x20), (21, 1), (14, 0x65), (14, 0x44), (0, 3), (12, 9)] {
         let mut f = whole.clone();
         f[at] = v;
-        assert_eq!(s.steer(&f), Steer::Own, "byte {at}");
+        assert_eq!(s.steer(&f, false), Steer::Own, "byte {at}");
     }
     // The ports lie after IPv4 options.
     let mut f = whole.clone();
     f[14] = 0x46;
     f.splice(34..34, [1, 1, 1, 0]);
-    assert_eq!(s.steer(&f), Steer::Other(1));
+    assert_eq!(s.steer(&f, false), Steer::Other(1));
     let quoting = error(3, lport, 7);
-    assert_eq!(s.steer(&quoting), Steer::Other(1));
+    assert_eq!(s.steer(&quoting, false), Steer::Other(1));
     for len in 34..quoting.len() {
-        assert_eq!(s.steer(&quoting[..len]), Steer::Own, "{len} bytes of an error");
+        assert_eq!(s.steer(&quoting[..len], false), Steer::Own, "{len} bytes of an error");
     }
 }
 
@@ -157,11 +161,11 @@ fn test_port_that_spreads_hands_on_only_icmp_errors() {
         let worker = rss.worker((PEER, 7).into(), (US, lport).into()).unwrap();
         for me in 0..4 {
             let port = Spread::by_port(rss.clone(), me).unwrap();
-            assert_eq!(port.steer(&segment(7, lport)), Steer::Own);
-            assert_eq!(software(me).steer(&segment(7, lport)), to(me, worker));
+            assert_eq!(port.steer(&segment(7, lport), false), Steer::Own);
+            assert_eq!(software(me).steer(&segment(7, lport), false), to(me, worker));
             for kind in [3, 11] {
-                assert_eq!(port.steer(&error(kind, lport, 7)), to(me, worker));
-                assert_eq!(software(me).steer(&error(kind, lport, 7)), to(me, worker));
+                assert_eq!(port.steer(&error(kind, lport, 7), false), to(me, worker));
+                assert_eq!(software(me).steer(&error(kind, lport, 7), false), to(me, worker));
             }
         }
     }
@@ -188,7 +192,7 @@ proptest! {
         }
         let rss = rss(workers);
         let all = |by: fn(Arc<Rss>, u16) -> Result<Spread, SpreadError>| {
-            (0..workers).map(|me| by(rss.clone(), me).unwrap().steer(&frame)).collect::<Vec<_>>()
+            (0..workers).map(|me| by(rss.clone(), me).unwrap().steer(&frame, false)).collect::<Vec<_>>()
         };
         for told in [all(Spread::by_port), all(Spread::by_software)] {
             let whose = told.iter().find_map(|s| match *s {
@@ -202,6 +206,31 @@ proptest! {
                 });
             }
             prop_assert!(whose.is_none_or(|w| w < workers));
+        }
+    }
+}
+
+/// The tag of a VLAN changes nothing about the owner. A port that spreads segments may not see
+/// through a tag, so that the workers look themselves.
+#[test]
+fn test_tagged_frames_have_the_owner_of_their_contents() {
+    let rss = rss(4);
+    let tagged = |f: &[u8]| [&f[..12], &[0x81, 0, 0x60, 10], &f[12..]].concat();
+    let arp = [&ethernet(MacAddr::BROADCAST, EtherType::ARP)[..], &[0; 28]].concat();
+    for lport in 0..100 {
+        let worker = rss.worker((PEER, 7).into(), (US, lport).into()).unwrap();
+        for me in 0..4 {
+            for s in [Spread::by_port, Spread::by_software].map(|by| by(rss.clone(), me).unwrap()) {
+                let owner = to(me, worker);
+                assert_eq!(s.steer(&tagged(&segment(7, lport)), false), owner);
+                assert_eq!(s.steer(&segment(7, lport), true), owner, "the port took the tag out");
+                assert_eq!(s.steer(&tagged(&error(3, lport, 7)), false), owner);
+                assert_eq!(s.steer(&tagged(&arp), false), Steer::All);
+                // A second tag is looked at by nobody.
+                assert_eq!(s.steer(&tagged(&tagged(&segment(7, lport))), false), Steer::Own);
+                assert_eq!(s.steer(&tagged(&segment(7, lport)), true), Steer::Own);
+                assert_eq!(s.steer(&tagged(&segment(7, lport))[..17], false), Steer::Own);
+            }
         }
     }
 }

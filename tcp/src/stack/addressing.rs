@@ -1,16 +1,20 @@
-//! Our addresses on the links of a port, and the routes to everywhere else.
+//! Our addresses on the links of a port and of its VLANs, and the routes to everywhere else.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
-use crate::autoconf::of_station;
+use crate::autoconf::{RouterAdverts, of_station};
+use crate::wire::{Priority, Vid};
 
-/// The most addresses of a port. The stack searches all of them for every connection that we or a
-/// peer open.
+/// The most addresses of a port without its VLANs, and of each VLAN. The stack searches all of them
+/// for every connection that we or a peer open.
 pub const MAX_ADDRS: usize = 64;
-/// The most routes of a port. The stack searches them as it searches addresses.
+/// The most routes of a port without its VLANs, and of each VLAN. The stack searches them as it
+/// searches addresses.
 pub const MAX_ROUTES: usize = 256;
+/// The most VLANs of a port.
+pub const MAX_VLANS: usize = 64;
 
 /// An address with a prefix: one of ours with its link, or the addresses that a route leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -153,9 +157,18 @@ pub enum AddrError {
     /// The list has more than [`MAX_ROUTES`] routes.
     #[error("{0} routes: a port can have {MAX_ROUTES}")]
     TooManyRoutes(usize),
+    /// The list has the same VLAN twice.
+    #[error("VLAN {0} is given twice")]
+    VlanTwice(Vid),
+    /// The list has more than [`MAX_VLANS`] VLANs.
+    #[error("{0} VLANs: a port can have {MAX_VLANS}")]
+    TooManyVlans(usize),
 }
 
-/// The addresses of a port and its routes, checked to contain no [`AddrError`].
+/// The addresses and routes of a port and of its VLANs, checked to contain no [`AddrError`].
+///
+/// A port is a link without its VLANs, and each VLAN is another link. Most functions concern one
+/// link; [`on`](Self::on) returns the addresses and routes of a VLAN.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addressing {
     addrs: Vec<Cidr>,
@@ -166,7 +179,41 @@ pub struct Addressing {
     ipv6_mtu: Option<u16>,
     place: Place,
     station: Option<[u8; 6]>,
+    vlans: Vec<Vlan>,
 }
+
+/// A VLAN of a port: a link of its own, with addresses and routes of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// The VLAN's identifier.
+    pub vid: Vid,
+    /// How its frames get their priority.
+    pub priority: Priority,
+    /// Which advertisements of its routers count, besides `net`.
+    pub router_adverts: RouterAdverts,
+    /// Our addresses and routes, without further VLANs.
+    pub net: Addressing,
+}
+
+impl Vlan {
+    /// Returns a VLAN with these addresses and routes, whose frames have priority 0, and which takes
+    /// nothing from routers.
+    pub fn new(vid: Vid, net: Addressing) -> Vlan {
+        let (priority, router_adverts) = (Priority::default(), RouterAdverts::Ignore);
+        Vlan { vid, priority, router_adverts, net }
+    }
+}
+
+/// The addresses of a VLAN that a port does not have.
+static NOWHERE: Addressing = Addressing {
+    addrs: Vec::new(),
+    routes: Vec::new(),
+    deprecated: Vec::new(),
+    ipv6_mtu: None,
+    place: Place::Beyond,
+    station: None,
+    vlans: Vec::new(),
+};
 
 /// The place of the hosts that a stack speaks with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,6 +243,8 @@ pub struct Hop {
     pub next: IpAddr,
     /// Bits of the prefix by which the lookup found this hop.
     pub prefix: u8,
+    /// The VLAN of that link.
+    pub vid: Vid,
 }
 
 impl Addressing {
@@ -243,6 +292,9 @@ impl Addressing {
         if self.has_ipv6() && !self.addrs.iter().any(|c| is_link_local(c.addr)) {
             let ip = of_station([0xfe80, 0, 0, 0], mac);
             self.addrs.push(Cidr { addr: IpAddr::V6(ip), prefix: 64 });
+        }
+        for vlan in &mut self.vlans {
+            vlan.net = core::mem::take(&mut vlan.net).with_station(mac);
         }
         self
     }
@@ -375,10 +427,10 @@ impl Addressing {
             || self.addrs.iter().any(|c| c.is_broadcast(ip))
     }
 
-    /// Returns the address under which the stack counts what `ip` causes. A host beyond our links
+    /// Returns the address under which the stack counts what `ip` of this link causes. A host beyond our links
     /// has as many IPv6 addresses as it likes in a network of 64 bits, so all of these count as
     /// one.
-    pub(super) fn site(&self, ip: IpAddr) -> IpAddr {
+    fn site(&self, ip: IpAddr) -> IpAddr {
         match ip {
             IpAddr::V6(v6) if self.link(ip).is_none() => {
                 IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)))
@@ -410,8 +462,8 @@ impl Addressing {
         self.link(ip).map(|(local, _)| local)
     }
 
-    /// Returns the way to `remote`, by the longest prefix that `remote` has in common with a link
-    /// or a route's network. The link wins when both are equally long.
+    /// Returns the way to `remote` on this link, by the longest prefix that `remote` has in common
+    /// with an address of ours or a route's network. The address wins when both are equally long.
     pub fn route(&self, remote: IpAddr) -> Option<Hop> {
         if self.is_inside() {
             let local = match remote {
@@ -419,19 +471,20 @@ impl Addressing {
                 _ => remote,
             };
             let prefix = if remote.is_ipv4() { 32 } else { 128 };
-            return self.is_ours(remote).then_some(Hop { local, next: remote, prefix });
+            let vid = Vid::NONE;
+            return self.is_ours(remote).then_some(Hop { local, next: remote, prefix, vid });
         }
-        let link = self.link(remote);
+        let (link, vid) = (self.link(remote), Vid::NONE);
         let routes = self.routes.iter().filter(|r| r.dest.contains(remote));
         let route = longest(routes.map(|r| (r.via, r.dest.prefix)));
         match (link, route) {
-            (Some((local, prefix)), None) => Some(Hop { local, next: remote, prefix }),
+            (Some((local, prefix)), None) => Some(Hop { local, next: remote, prefix, vid }),
             (Some((local, prefix)), Some((_, other))) if other <= prefix => {
-                Some(Hop { local, next: remote, prefix })
+                Some(Hop { local, next: remote, prefix, vid })
             }
             (_, Some((next, prefix))) => {
                 let local = self.source(next, remote)?;
-                Some(Hop { local, next, prefix })
+                Some(Hop { local, next, prefix, vid })
             }
             (None, None) => None,
         }
@@ -470,6 +523,10 @@ fn longest(found: impl Iterator<Item = (IpAddr, u8)>) -> Option<(IpAddr, u8)> {
 pub fn check_addrs(addrs: &[Cidr], gateway: Option<IpAddr>) -> Result<(), AddrError> {
     Addressing::new(addrs.to_vec(), gateway.map(Route::default_via).into_iter().collect()).map(drop)
 }
+
+mod vlans;
+
+pub use vlans::SCOPE_PORT_BITS;
 
 #[cfg(test)]
 mod tests;

@@ -12,14 +12,13 @@
 
 use core::fmt;
 use core::hash::BuildHasher;
-use core::net::IpAddr;
 use std::sync::Arc;
 
 use heddle_base::Instant;
 
 use super::counters::DropReason;
 use super::limit::Rate;
-use super::neighbor::Keyed;
+use super::neighbor::{Keyed, LinkAddr};
 
 /// Distinguishes messages about connections, messages of strangers, and bytes that are no message.
 ///
@@ -135,7 +134,7 @@ impl Admission {
     pub(super) fn admit(
         &mut self,
         now: Instant,
-        source: IpAddr,
+        source: LinkAddr,
         packet: &[u8],
     ) -> Result<bool, DropReason> {
         match self.filter.classify(packet).map_err(DatagramFault::reason)? {

@@ -74,7 +74,8 @@ impl<S> Stack<S> {
             let flow = frame.as_ref().and_then(|f| {
                 let (head, len) = (f.chunk_at(0), f.len());
                 let v4 = Plain4::of(head, len, self.station).map(|p| p.flow());
-                v4.or_else(|| Plain6::of(head, len, self.station).map(|p| p.flow()))
+                let flow = v4.or_else(|| Plain6::of(head, len, self.station).map(|p| p.flow()));
+                flow.map(|flow| flow.on(f.vid()))
             });
             *found = match flow {
                 None => NONE,

@@ -14,9 +14,10 @@ use heddle_base::Instant;
 
 use super::Stack;
 use super::mld::Owed;
+use super::neighbor::LinkAddr;
 use crate::SendQueue;
-use crate::wire::MacAddr;
 use crate::wire::arp::Operation;
+use crate::wire::{MacAddr, Vid};
 
 /// The time between the two announcements of an address (`ANNOUNCE_INTERVAL`; there are two,
 /// `ANNOUNCE_NUM`).
@@ -32,11 +33,11 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 #[derive(Debug)]
 pub(super) struct Announcer {
     /// Addresses to announce now, for the first time.
-    first: VecDeque<IpAddr>,
+    first: VecDeque<LinkAddr>,
     /// Addresses to announce once more, and when, the earliest first.
-    again: VecDeque<(Instant, IpAddr)>,
-    /// The answer owed to a query for multicast groups.
-    owed: Option<Owed>,
+    again: VecDeque<(Instant, LinkAddr)>,
+    /// The answers owed to queries for multicast groups, one on each link at most.
+    owed: Vec<Owed>,
     /// The stack announces nothing before this instant.
     paced: Instant,
     /// When the next announcement is due.
@@ -46,14 +47,14 @@ pub(super) struct Announcer {
 impl Default for Announcer {
     fn default() -> Announcer {
         let (first, again) = (VecDeque::new(), VecDeque::new());
-        Announcer { first, again, owed: None, paced: Instant::ZERO, next: NEVER }
+        Announcer { first, again, owed: Vec::new(), paced: Instant::ZERO, next: NEVER }
     }
 }
 
 impl Announcer {
     /// Announces an address from now on, twice. Forgets an earlier announcement of the same address
     /// that is not complete.
-    fn push(&mut self, ip: IpAddr) {
+    fn push(&mut self, ip: LinkAddr) {
         self.first.retain(|known| *known != ip);
         self.again.retain(|(_, known)| *known != ip);
         self.first.push_back(ip);
@@ -64,31 +65,32 @@ impl Announcer {
         let again = self.again.front().map(|(at, _)| *at);
         let at = if self.first.is_empty() { again } else { Some(Instant::ZERO) };
         let next = at.map_or(NEVER, |at| at.max(self.paced));
-        self.next = self.owed.map_or(next, |owed| owed.at.min(next));
+        self.next = self.owed.iter().map(|owed| owed.at).min().map_or(next, |at| at.min(next));
     }
 
     /// Returns true if the stack has announced the address once, less than [`INTERVAL`] ago.
-    pub(super) fn is_new(&self, ip: IpAddr) -> bool {
+    pub(super) fn is_new(&self, ip: LinkAddr) -> bool {
         self.again.iter().any(|(_, known)| *known == ip)
     }
 
-    pub(super) fn owed(&self) -> Option<Owed> {
-        self.owed
+    /// Returns the answer owed on the link `vid`.
+    pub(super) fn owed(&self, vid: Vid) -> Option<Owed> {
+        self.owed.iter().find(|owed| owed.vid == vid).copied()
     }
 
-    /// Makes the stack answer a query.
+    /// Makes the stack answer a query, with this answer in place of one that it owes on the link.
     pub(super) fn owe(&mut self, owed: Owed) {
-        self.owed = Some(owed);
+        self.owed.retain(|o| o.vid != owed.vid);
+        self.owed.push(owed);
         self.schedule();
     }
 
     /// Returns the answer to a query that is due.
     fn poll_owed(&mut self, now: Instant) -> Option<Owed> {
-        let due = self.owed.take_if(|owed| owed.at <= now);
-        if due.is_some() {
-            self.schedule();
-        }
-        due
+        let due = self.owed.iter().position(|owed| owed.at <= now)?;
+        let due = self.owed.swap_remove(due);
+        self.schedule();
+        Some(due)
     }
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
@@ -101,7 +103,7 @@ impl Announcer {
     }
 
     /// Returns the address to announce now, if an announcement is due.
-    fn poll(&mut self, now: Instant) -> Option<IpAddr> {
+    fn poll(&mut self, now: Instant) -> Option<LinkAddr> {
         if !self.is_due(now) || self.paced > now {
             return None;
         }
@@ -125,11 +127,12 @@ impl<S: SendQueue + Default> Stack<S> {
     /// announcements a second. Where several workers share the port, the worker that answers ARP
     /// announces.
     pub fn announce(&mut self) {
-        let ours = self.cfg.net.addrs().iter().map(|c| c.addr()).collect::<Vec<_>>();
+        let ours = self.cfg.net.all_addrs().map(|(vid, c)| LinkAddr::new(vid, c.addr()));
+        let ours = ours.collect::<Vec<_>>();
         self.announce_each(&ours);
     }
 
-    pub(super) fn announce_each(&mut self, addrs: &[IpAddr]) {
+    pub(super) fn announce_each(&mut self, addrs: &[LinkAddr]) {
         if !self.cfg.spread.answers_arp() || self.cfg.net.is_inside() {
             return;
         }
@@ -144,17 +147,18 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(owed) = self.announcer.poll_owed(now) {
             self.answer_query(owed);
         }
-        let Some(ip) = self.announcer.poll(now) else { return };
+        let Some(LinkAddr { vid, ip }) = self.announcer.poll(now) else { return };
         // The owner may have removed the address meanwhile.
-        if !self.cfg.net.is_ours(ip) {
+        if !self.cfg.net.on(vid).is_ours(ip) {
             return;
         }
         match ip {
             IpAddr::V4(ip) => {
-                let sent = self.push_arp(Operation::Request, ip, MacAddr::BROADCAST, ip);
+                let to = (MacAddr::BROADCAST, ip);
+                let sent = self.push_arp(vid, Operation::Request, ip, to);
                 self.counters.tx_arp_announcements += u64::from(sent);
             }
-            IpAddr::V6(ip) => self.advertise_unasked(ip),
+            IpAddr::V6(ip) => self.advertise_unasked(vid, ip),
         }
     }
 }

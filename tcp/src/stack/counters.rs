@@ -58,10 +58,12 @@ drop_reasons! {
     RxOtherStation => rx_other_station,
     RxRstUnknown => rx_rst_unknown,
     RxSplitHeader => rx_split_header,
+    RxStackedTags => rx_stacked_tags,
     RxTcpGroup => rx_tcp_group,
     RxTruncated => rx_truncated,
     RxUnknownEthertype => rx_unknown_ethertype,
     RxUnknownProtocol => rx_unknown_protocol,
+    RxUnknownVlan => rx_unknown_vlan,
     SynNoNeighbor => syn_no_neighbor,
     TxDatagramsFull => tx_datagrams_full,
     TxDatagramsRefused => tx_datagrams_refused,
@@ -94,6 +96,10 @@ heddle_base::counters! {
         rx_other_station,
         /// Frames dropped: neither IPv4, IPv6 nor ARP.
         rx_unknown_ethertype,
+        /// Frames dropped: of a VLAN that the port does not have.
+        rx_unknown_vlan,
+        /// Frames dropped: with a second tag, or the tag of a provider's bridge.
+        rx_stacked_tags,
         /// Datagrams dropped: impossible IP header.
         rx_bad_ip_header,
         /// Datagrams dropped: wrong IPv4 header checksum.

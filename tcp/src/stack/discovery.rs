@@ -18,17 +18,18 @@ use heddle_base::Instant;
 use super::Stack;
 use super::control::Control;
 use super::counters::DropReason;
-use super::neighbor::Source;
+use super::input::Layer2;
+use super::neighbor::{LinkAddr, Source};
 use crate::SendQueue;
 use crate::wire::icmpv6::{HOP_LIMIT, Message, neighbor_advert, neighbor_solicit};
-use crate::wire::{EthernetHeader, Ipv6Header, MacAddr, ipv6};
+use crate::wire::{Ipv6Header, MacAddr, Vid, ipv6};
 
 impl<S: SendQueue + Default> Stack<S> {
     /// Takes a message of neighbor discovery, which has come from the link itself.
     pub(super) fn take_discovery(
         &mut self,
         now: Instant,
-        eth: &EthernetHeader,
+        eth: &Layer2,
         ip: &Ipv6Header,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
@@ -40,9 +41,9 @@ impl<S: SendQueue + Default> Stack<S> {
                 self.take_solicitation(now, eth, ip, target, source)
             }
             &Message::NeighborAdvert { target, station, solicited, .. } => {
-                self.take_advertisement(now, ip, target, station, solicited)
+                self.take_advertisement(now, eth.vid, ip, (target, station, solicited))
             }
-            Message::RouterAdvert(advert) => self.take_router_advert(now, ip, advert),
+            Message::RouterAdvert(advert) => self.take_router_advert(now, eth.vid, ip, advert),
             _ => Err(DropReason::NdIgnored),
         }
     }
@@ -51,7 +52,7 @@ impl<S: SendQueue + Default> Stack<S> {
     fn take_solicitation(
         &mut self,
         now: Instant,
-        eth: &EthernetHeader,
+        eth: &Layer2,
         ip: &Ipv6Header,
         target: Ipv6Addr,
         source: Option<MacAddr>,
@@ -65,11 +66,12 @@ impl<S: SendQueue + Default> Stack<S> {
         if ip.dst != group && ip.dst != target {
             return Err(DropReason::NdIgnored);
         }
-        if self.is_ours6(ip.src) {
+        let net = self.cfg.net.on(eth.vid);
+        if net.is_ours(ip.src.into()) {
             let ours = eth.src.0 == self.cfg.mac;
             return Err(if ours { DropReason::NdIgnored } else { DropReason::NdConflicts });
         }
-        if !self.is_ours6(target) {
+        if !net.is_ours(target.into()) {
             return Err(DropReason::NdIgnored);
         }
         let from = IpAddr::V6(ip.src);
@@ -78,15 +80,15 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::NdIgnored);
         }
         if !probe {
-            if self.cfg.net.link_to(from).is_none() || !self.cfg.net.is_peer(from) {
+            if net.link_to(from).is_none() || !net.is_peer(from) {
                 return Err(DropReason::NdMalformed);
             }
             if let Some(mac) = source {
-                self.learn(now, from, mac, Source::Request);
+                self.learn(now, LinkAddr::new(eth.vid, from), mac, Source::Request);
             }
         }
         // All workers of the port may see the question; only one answers.
-        if self.cfg.spread.answers_arp() && self.arp_replies.allow(now) {
+        if self.cfg.spread.answers_arp() && self.arp_replies.allow(now, eth.vid) {
             let mac = MacAddr(self.cfg.mac);
             let (dst, station) = if probe {
                 (ipv6::ALL_NODES, MacAddr::of_group(ipv6::ALL_NODES))
@@ -94,8 +96,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 (ip.src, source.unwrap_or(eth.src))
             };
             let answer = neighbor_advert(target, dst, target, mac, !probe);
-            let sent =
-                self.push_icmpv6(Control::Neighbor, target, (dst, station), (HOP_LIMIT, 0), answer);
+            let sent = self.push_discovery(eth.vid, target, (dst, station), answer);
             self.counters.tx_neighbor_adverts += u64::from(sent);
         }
         Ok(())
@@ -105,35 +106,47 @@ impl<S: SendQueue + Default> Stack<S> {
     fn take_advertisement(
         &mut self,
         now: Instant,
+        vid: Vid,
         ip: &Ipv6Header,
-        target: Ipv6Addr,
-        station: Option<MacAddr>,
-        solicited: bool,
+        (target, station, solicited): (Ipv6Addr, Option<MacAddr>, bool),
     ) -> Result<(), DropReason> {
         if target.is_multicast() || solicited && ip.dst.is_multicast() {
             return Err(DropReason::NdMalformed);
         }
-        if self.is_ours6(target) {
+        let net = self.cfg.net.on(vid);
+        if net.is_ours(target.into()) {
             if station.is_some_and(|mac| mac.0 == self.cfg.mac) {
                 return Err(DropReason::NdIgnored);
             }
-            self.report_conflict(now, target);
+            self.report_conflict(now, vid, target);
             return Err(DropReason::NdConflicts);
         }
-        let target = IpAddr::V6(target);
-        if self.cfg.net.link_to(target).is_none() || !self.cfg.net.is_peer(target) {
+        let who = LinkAddr::new(vid, target.into());
+        if net.link_to(who.ip).is_none() || !net.is_peer(who.ip) {
             return Err(DropReason::NdMalformed);
         }
         // An answer to a question that we put to the station alone need not repeat its address.
-        let known = || self.neighbors.known(target);
+        let known = || self.neighbors.known(who);
         let Some(mac) = station.or_else(known) else { return Err(DropReason::NdIgnored) };
         let source =
-            if solicited && self.is_ours6(ip.dst) { Source::Reply } else { Source::Overheard };
-        if self.learn(now, target, mac, source) { Ok(()) } else { Err(DropReason::NdIgnored) }
+            if solicited && net.is_ours(ip.dst.into()) { Source::Reply } else { Source::Overheard };
+        if self.learn(now, who, mac, source) { Ok(()) } else { Err(DropReason::NdIgnored) }
     }
 
-    /// Asks which station has `ip`: the station `at`, or all stations that may have it.
-    pub(super) fn solicit(&mut self, local: Ipv6Addr, ip: Ipv6Addr, at: MacAddr) {
+    /// Queues a message of neighbor discovery for a host of the link `vid` and its station.
+    pub(super) fn push_discovery(
+        &mut self,
+        vid: Vid,
+        src: Ipv6Addr,
+        to: (Ipv6Addr, MacAddr),
+        message: Vec<u8>,
+    ) -> bool {
+        self.push_icmpv6(Control::Neighbor, (vid, src), to, (HOP_LIMIT, 0), message)
+    }
+
+    /// Asks which station of the link `vid` has `ip`: the station `at`, or all stations that may
+    /// have it.
+    pub(super) fn solicit(&mut self, vid: Vid, local: Ipv6Addr, ip: Ipv6Addr, at: MacAddr) {
         let (dst, station) = if at == MacAddr::BROADCAST {
             let group = ipv6::solicited_node(ip);
             (group, MacAddr::of_group(group))
@@ -141,26 +154,25 @@ impl<S: SendQueue + Default> Stack<S> {
             (ip, at)
         };
         let question = neighbor_solicit(local, dst, ip, MacAddr(self.cfg.mac));
-        let sent =
-            self.push_icmpv6(Control::Neighbor, local, (dst, station), (HOP_LIMIT, 0), question);
+        let sent = self.push_discovery(vid, local, (dst, station), question);
         self.counters.tx_neighbor_solicits += u64::from(sent);
     }
 
-    /// Tells all nodes of the link which station has our address `ip`, and asks whether another host
+    /// Tells all nodes of the link `vid` which station has our address `ip`, and asks whether another host
     /// has it as well.
-    pub(super) fn advertise_unasked(&mut self, ip: Ipv6Addr) {
-        self.join(ip);
+    pub(super) fn advertise_unasked(&mut self, vid: Vid, ip: Ipv6Addr) {
+        self.join(vid, ip);
         let mac = MacAddr(self.cfg.mac);
         let group = ipv6::solicited_node(ip);
         let none = Ipv6Addr::UNSPECIFIED;
         let probe = neighbor_solicit(none, group, ip, mac);
         let to = (group, MacAddr::of_group(group));
-        let sent = self.push_icmpv6(Control::Neighbor, none, to, (HOP_LIMIT, 0), probe);
+        let sent = self.push_discovery(vid, none, to, probe);
         self.counters.tx_neighbor_solicits += u64::from(sent);
         let all = ipv6::ALL_NODES;
         let told = neighbor_advert(ip, all, ip, mac, false);
         let to = (all, MacAddr::of_group(all));
-        let sent = self.push_icmpv6(Control::Neighbor, ip, to, (HOP_LIMIT, 0), told);
+        let sent = self.push_discovery(vid, ip, to, told);
         self.counters.tx_neighbor_adverts += u64::from(sent);
     }
 }

@@ -8,25 +8,28 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::wire::Vid;
 use heddle_base::Fetch;
 use siphasher::sip::SipHasher13;
 
-/// The addresses and ports of a connection, ours first.
+/// The addresses and ports of a connection, ours first, and its VLAN: two VLANs may have hosts of
+/// the same link-local address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowKey {
-    V4 { addrs: u64, ports: u32 },
-    V6 { local: [u64; 2], remote: [u64; 2], ports: u32 },
+    V4 { addrs: u64, ports: u32, vid: Vid },
+    V6 { local: [u64; 2], remote: [u64; 2], ports: u32, vid: Vid },
 }
 
 impl FlowKey {
-    /// Returns the key of the connection between two ends; `None` when their addresses are of
-    /// different families.
+    /// Returns the key of the connection between two ends, in no VLAN; `None` when their addresses
+    /// are of different families.
     pub(super) fn new(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Option<FlowKey> {
         match (local.0, remote.0) {
             (IpAddr::V4(l), IpAddr::V4(r)) => Some(FlowKey::v4(l, local.1, r, remote.1)),
             (IpAddr::V6(l), IpAddr::V6(r)) => {
                 let ports = u32::from(local.1) << 16 | u32::from(remote.1);
-                Some(FlowKey::V6 { local: halves(l), remote: halves(r), ports })
+                let (local, remote) = (halves(l), halves(r));
+                Some(FlowKey::V6 { local, remote, ports, vid: Vid::NONE })
             }
             _ => None,
         }
@@ -37,6 +40,23 @@ impl FlowKey {
         FlowKey::V4 {
             addrs: u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()),
             ports: u32::from(lport) << 16 | u32::from(rport),
+            vid: Vid::NONE,
+        }
+    }
+
+    /// Returns the key of a connection with the same ends in the VLAN `vid`.
+    #[inline(always)]
+    pub(super) fn on(self, vid: Vid) -> FlowKey {
+        match self {
+            FlowKey::V4 { addrs, ports, .. } => FlowKey::V4 { addrs, ports, vid },
+            FlowKey::V6 { local, remote, ports, .. } => FlowKey::V6 { local, remote, ports, vid },
+        }
+    }
+
+    /// Returns the VLAN of the connection.
+    pub(super) fn vid(&self) -> Vid {
+        match *self {
+            FlowKey::V4 { vid, .. } | FlowKey::V6 { vid, .. } => vid,
         }
     }
 
@@ -44,13 +64,15 @@ impl FlowKey {
     /// the peer's first.
     #[inline(always)]
     pub(super) fn of_received(addrs: u64, ports: u32) -> FlowKey {
-        FlowKey::V4 { addrs: addrs.rotate_left(32), ports: ports.rotate_left(16) }
+        let (addrs, ports) = (addrs.rotate_left(32), ports.rotate_left(16));
+        FlowKey::V4 { addrs, ports, vid: Vid::NONE }
     }
 
     /// Returns the key of a received segment over IPv6 in the same way.
     #[inline(always)]
     pub(super) fn of_received6(src: [u64; 2], dst: [u64; 2], ports: u32) -> FlowKey {
-        FlowKey::V6 { local: dst, remote: src, ports: ports.rotate_left(16) }
+        let ports = ports.rotate_left(16);
+        FlowKey::V6 { local: dst, remote: src, ports, vid: Vid::NONE }
     }
 
     /// Returns true if the connection is over IPv6.
@@ -61,7 +83,7 @@ impl FlowKey {
     /// Returns our end.
     pub(super) fn local(&self) -> SocketAddr {
         match *self {
-            FlowKey::V4 { addrs, ports } => SocketAddr::new(v4(addrs >> 32), high(ports)),
+            FlowKey::V4 { addrs, ports, .. } => SocketAddr::new(v4(addrs >> 32), high(ports)),
             FlowKey::V6 { local, ports, .. } => SocketAddr::new(v6(local), high(ports)),
         }
     }
@@ -69,7 +91,7 @@ impl FlowKey {
     /// Returns the peer's end.
     pub(super) fn remote(&self) -> SocketAddr {
         match *self {
-            FlowKey::V4 { addrs, ports } => SocketAddr::new(v4(addrs), low(ports)),
+            FlowKey::V4 { addrs, ports, .. } => SocketAddr::new(v4(addrs), low(ports)),
             FlowKey::V6 { remote, ports, .. } => SocketAddr::new(v6(remote), low(ports)),
         }
     }
@@ -77,22 +99,25 @@ impl FlowKey {
     /// Returns the key of the same connection as its other end has it.
     pub(super) fn reversed(&self) -> FlowKey {
         match *self {
-            FlowKey::V4 { addrs, ports } => FlowKey::of_received(addrs, ports),
-            FlowKey::V6 { local, remote, ports } => FlowKey::of_received6(local, remote, ports),
+            FlowKey::V4 { addrs, ports, vid } => FlowKey::of_received(addrs, ports).on(vid),
+            FlowKey::V6 { local, remote, ports, vid } => {
+                FlowKey::of_received6(local, remote, ports).on(vid)
+            }
         }
     }
 
-    /// Returns a hash that no host without `key` can compute.
+    /// Returns a hash that no host without `key` can compute. The VLAN is no part of it: few VLANs
+    /// have connections between the same addresses and ports.
     #[inline]
     pub(super) fn hash(&self, key: &[u8; 16]) -> u64 {
         match *self {
-            FlowKey::V4 { addrs, ports } => {
+            FlowKey::V4 { addrs, ports, .. } => {
                 let mut b = [0; 12];
                 b[..8].copy_from_slice(&addrs.to_le_bytes());
                 b[8..].copy_from_slice(&ports.to_le_bytes());
                 SipHasher13::new_with_key(key).hash(&b)
             }
-            FlowKey::V6 { local, remote, ports } => {
+            FlowKey::V6 { local, remote, ports, .. } => {
                 let mut b = [0; 36];
                 let words = [local[0], local[1], remote[0], remote[1]];
                 for (b, word) in b.chunks_exact_mut(8).zip(words) {
@@ -288,6 +313,9 @@ mod tests {
             let k = FlowKey::new((l, lp), (r, rp)).unwrap();
             prop_assert_eq!((k.local(), k.remote()), (SocketAddr::new(l, lp), SocketAddr::new(r, rp)));
             prop_assert_eq!((k.reversed().local(), k.reversed().reversed()), (k.remote(), k));
+            let tagged = k.on(Vid::new(7).unwrap());
+            prop_assert!(tagged != k && tagged.reversed().reversed() == tagged);
+            prop_assert_eq!((tagged.local(), tagged.vid().get()), (k.local(), 7));
         }
 
         #[test]

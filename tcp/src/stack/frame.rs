@@ -3,7 +3,8 @@
 use arrayvec::ArrayVec;
 use heddle_base::{Chunks, StreamPos, Sum};
 
-use crate::wire::{ethernet, tcp};
+use crate::wire::vlan::{TAG_AT, TAG_LEN};
+use crate::wire::{Tag, Vid, ethernet, tcp};
 use heddle_types::ConnId;
 
 /// The port's findings about a frame's checksums: TCP's, and that of an IPv4 header.
@@ -18,13 +19,34 @@ pub enum RxChecksum {
     Bad,
 }
 
-/// A received frame, from its Ethernet header to its end, without the frame check sequence.
+/// A received frame, from its Ethernet header to its end, without the frame check sequence. A VLAN's
+/// tag stands beside the frame, or in it until the stack has it taken out.
 ///
 /// All headers must lie in the first piece; payload may lie in any number of pieces of any length.
 pub trait RxFrame: Chunks {
     /// Returns the port's findings about the frame's checksums.
     fn checksum(&self) -> RxChecksum {
         RxChecksum::Unknown
+    }
+
+    /// Returns the tag that was taken out of the frame, by the port or by
+    /// [`take_tag`](RxFrame::take_tag); `None` if there was none.
+    #[inline]
+    fn tag(&self) -> Option<Tag> {
+        None
+    }
+
+    /// Takes the tag out of the frame, which begins with one: the bytes after the tag move up, or
+    /// those before it move down, and [`tag`](RxFrame::tag) returns its contents from now on. Returns
+    /// false, and changes nothing, if the frame begins with no whole tag, or cannot be changed.
+    fn take_tag(&mut self) -> bool {
+        false
+    }
+
+    /// Returns the VLAN of a frame whose tag was taken out, or that has none.
+    #[inline(always)]
+    fn vid(&self) -> Vid {
+        self.tag().map_or(Vid::NONE, Tag::vid)
     }
 
     /// Returns the Internet checksum of bytes `[off, off + len)`, or `None` when the frame does not
@@ -59,6 +81,11 @@ impl<F: RxFrame + ?Sized> RxFrame for &F {
     }
 
     #[inline]
+    fn tag(&self) -> Option<Tag> {
+        (**self).tag()
+    }
+
+    #[inline]
     fn sum(&self, off: usize, len: usize) -> Option<Sum> {
         (**self).sum(off, len)
     }
@@ -68,6 +95,15 @@ impl<F: RxFrame + ?Sized> RxFrame for &mut F {
     #[inline]
     fn checksum(&self) -> RxChecksum {
         (**self).checksum()
+    }
+
+    #[inline]
+    fn tag(&self) -> Option<Tag> {
+        (**self).tag()
+    }
+
+    fn take_tag(&mut self) -> bool {
+        (**self).take_tag()
     }
 
     #[inline]
@@ -134,9 +170,12 @@ pub struct FramePayload {
     pub in_order: bool,
 }
 
-/// Bytes of the longest header of a TCP segment.
-pub const MAX_HEADER_LEN: usize =
-    ethernet::HEADER_LEN + crate::wire::ipv6::HEADER_LEN + tcp::HEADER_LEN + tcp::MAX_OPTIONS_LEN;
+/// Bytes of the longest header of a TCP segment, with a VLAN's tag.
+pub const MAX_HEADER_LEN: usize = ethernet::HEADER_LEN
+    + TAG_LEN
+    + crate::wire::ipv6::HEADER_LEN
+    + tcp::HEADER_LEN
+    + tcp::MAX_OPTIONS_LEN;
 
 /// A frame to send: its headers, and the place of the rest.
 ///
@@ -147,7 +186,7 @@ pub struct TxFrame {
     pub header: ArrayVec<u8, MAX_HEADER_LEN>,
     /// The part of the frame after the headers.
     pub body: TxBody,
-    /// Bytes of the Ethernet header.
+    /// Bytes of the Ethernet header, and of the VLAN's tag in it.
     pub l2_len: u8,
     /// Bytes of the IP header; 0 in an ARP packet.
     pub l3_len: u8,
@@ -247,6 +286,18 @@ impl TxFrame {
             let sum = Sum::from_folded(u16::from_be_bytes([a, b])).plus(payload);
             self.header[at..at + 2].copy_from_slice(&sum.complement().to_be_bytes());
         }
+    }
+
+    /// Puts a VLAN's tag into the Ethernet header, which has none.
+    #[cold]
+    pub(super) fn put_tag(&mut self, tag: Tag) {
+        let len = self.header.len();
+        let fits = self.header.try_extend_from_slice(&tag.bytes());
+        debug_assert!(fits.is_ok() && len >= TAG_AT);
+        if let Some(rest) = self.header.get_mut(TAG_AT..) {
+            rest.rotate_right(TAG_LEN);
+        }
+        self.l2_len += const { TAG_LEN.to_le_bytes()[0] };
     }
 
     /// Turns the header of a segment of a [train](Train) that the owner cuts into the header of the

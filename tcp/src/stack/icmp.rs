@@ -19,9 +19,11 @@ use super::counters::DropReason;
 use super::event::{EventKind, IcmpError};
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, RxFrame, TxBody};
+use super::input::Layer2;
+use super::neighbor::LinkAddr;
 use super::slab::Entry;
 use crate::wire::icmpv4::{CODE_FRAG_NEEDED, ECHO_REQUEST, Message, Quoted, echo_reply, quoted};
-use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4, ipv6};
+use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, Vid, ethernet, ipv4, ipv6};
 use crate::{SendQueue, SeqNumber, State};
 
 /// The limits of a version of IP for paths.
@@ -45,15 +47,16 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         frame: &F,
-        eth: &EthernetHeader,
+        eth: &Layer2,
         ip: &Ipv4Header,
     ) -> Result<FrameOutcome, DropReason> {
         // A message sent to many hosts, or from no single host, gets no answer (RFC 1122 section
         // 3.2.2.6).
-        if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
+        let net = self.cfg.net.on(eth.vid);
+        if eth.dst.is_group() || !net.is_ours(IpAddr::V4(ip.dst)) {
             return Err(DropReason::RxOtherHost);
         }
-        if !self.cfg.net.is_peer(ip.src.into()) || !eth.src.is_station() {
+        if !net.is_peer(ip.src.into()) || !eth.src.is_station() {
             return Err(DropReason::RxBadSource);
         }
         if ip.total_len > usize::from(self.cfg.mtu) {
@@ -62,19 +65,20 @@ impl<S: SendQueue + Default> Stack<S> {
         let (off, len) = (ethernet::HEADER_LEN + ip.header_len, ip.total_len - ip.header_len);
         let head = frame.chunk_at(off);
         let head = &head[..head.len().min(len)];
+        let source = LinkAddr::new(eth.vid, ip.src.into());
         match head.first() {
             None => return Err(DropReason::IcmpMalformed),
             Some(&ECHO_REQUEST) => {
-                if !self.echoes.allow(now, ip.src.into()) {
+                if !self.echoes.allow(now, source) {
                     return Err(DropReason::IcmpEchoLimited);
                 }
             }
             // A quote that lies in another piece of the frame does not count.
             Some(_) if let Some(q) = quoted(head) => {
-                if self.quoted_conn(q).is_none() {
+                if self.quoted_conn(eth.vid, q).is_none() {
                     return Err(DropReason::IcmpUnmatched);
                 }
-                if !self.icmp_errors.allow(now, ip.src.into()) {
+                if !self.icmp_errors.allow(now, source) {
                     return Err(DropReason::IcmpErrorsLimited);
                 }
             }
@@ -86,26 +90,29 @@ impl<S: SendQueue + Default> Stack<S> {
             None => Err(DropReason::IcmpMalformed),
             Some(Message::Other) => Err(DropReason::IcmpIgnored),
             Some(Message::EchoRequest { ident, seq, data }) => {
-                self.answer_echo(eth.src, ip, echo_reply(ident, seq, data));
+                self.answer_echo(eth, ip, echo_reply(ident, seq, data));
                 Ok(FrameOutcome::Done)
             }
             Some(Message::Unreachable { code: CODE_FRAG_NEEDED, mtu, quoted }) => {
                 let mtu = (mtu != 0).then_some(u32::from(mtu));
-                self.lower_segment_size(quoted, mtu, &PATH_V4).map(|()| FrameOutcome::Done)
+                let lowered = self.lower_segment_size(eth.vid, quoted, mtu, &PATH_V4);
+                lowered.map(|()| FrameOutcome::Done)
             }
             Some(Message::Unreachable { code, quoted, .. }) => {
-                self.soft_failure(quoted, IcmpError::Unreachable(code)).map(|()| FrameOutcome::Done)
+                let error = IcmpError::Unreachable(code);
+                self.soft_failure(eth.vid, quoted, error).map(|()| FrameOutcome::Done)
             }
             Some(Message::TimeExceeded { quoted }) => {
-                self.soft_failure(quoted, IcmpError::TimeExceeded).map(|()| FrameOutcome::Done)
+                let error = IcmpError::TimeExceeded;
+                self.soft_failure(eth.vid, quoted, error).map(|()| FrameOutcome::Done)
             }
         }
     }
 
-    fn answer_echo(&mut self, to: MacAddr, request: &Ipv4Header, reply: Vec<u8>) {
+    fn answer_echo(&mut self, to: &Layer2, request: &Ipv4Header, reply: Vec<u8>) {
         let mac = MacAddr(self.cfg.mac);
         let mut eth = [0; ethernet::HEADER_LEN];
-        EthernetHeader { dst: to, src: mac, ethertype: EtherType::IPV4 }.emit(&mut eth);
+        EthernetHeader { dst: to.src, src: mac, ethertype: EtherType::IPV4 }.emit(&mut eth);
         let mut ip = [0; ipv4::HEADER_LEN];
         Ipv4Header {
             src: request.dst,
@@ -118,14 +125,15 @@ impl<S: SendQueue + Default> Stack<S> {
             fragment: false,
         }
         .emit(&mut ip);
-        let frame = plain_frame(&[&eth, &ip], TxBody::Owned(reply));
+        let tag = self.cfg.net.tag(to.vid, request.traffic_class >> 2);
+        let frame = plain_frame(&[&eth, &ip], TxBody::Owned(reply), tag);
         let sent = self.push_control(Control::Echo, frame);
         self.counters.tx_echo_replies += u64::from(sent);
     }
 
-    /// Returns the connection that has the segment of `quoted` in flight.
-    pub(super) fn quoted_conn(&mut self, q: Quoted) -> Option<u32> {
-        let flow = FlowKey::new((q.src, q.src_port), (q.dst, q.dst_port))?;
+    /// Returns the connection on the link `vid` that has the segment of `quoted` in flight.
+    pub(super) fn quoted_conn(&mut self, vid: Vid, q: Quoted) -> Option<u32> {
+        let flow = FlowKey::new((q.src, q.src_port), (q.dst, q.dst_port))?.on(vid);
         let index = self.look_up(&flow)?;
         self.conns.get(index).filter(|e| in_flight(e, q.seq)).map(|_| index)
     }
@@ -134,11 +142,12 @@ impl<S: SendQueue + Default> Stack<S> {
     /// carries `mtu` bytes, if the router says how many.
     pub(super) fn lower_segment_size(
         &mut self,
+        vid: Vid,
         quoted: Option<Quoted>,
         mtu: Option<u32>,
         path: &Path,
     ) -> Result<(), DropReason> {
-        let found = quoted.and_then(|q| Some((q, self.quoted_conn(q)?)));
+        let found = quoted.and_then(|q| Some((q, self.quoted_conn(vid, q)?)));
         let Some((q, index)) = found else { return Err(DropReason::IcmpUnmatched) };
         // A router from before RFC 1191 gives no MTU: section 5 of the RFC has a list of likely
         // values.
@@ -161,10 +170,11 @@ impl<S: SendQueue + Default> Stack<S> {
 
     pub(super) fn soft_failure(
         &mut self,
+        vid: Vid,
         quoted: Option<Quoted>,
         error: IcmpError,
     ) -> Result<(), DropReason> {
-        let index = quoted.and_then(|q| self.quoted_conn(q));
+        let index = quoted.and_then(|q| self.quoted_conn(vid, q));
         let Some((index, e)) = index.and_then(|i| Some((i, self.conns.get_mut(i)?))) else {
             return Err(DropReason::IcmpUnmatched);
         };

@@ -1,7 +1,7 @@
 //! ICMPv6 (RFC 4443): echo, errors about our segments, and the way to neighbor discovery
 //! (`discovery`). Errors count as little as those of [IPv4](super::icmp).
 
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::Ipv6Addr;
 use heddle_base::Instant;
 
 use super::Stack;
@@ -11,9 +11,10 @@ use super::counters::DropReason;
 use super::event::IcmpError;
 use super::frame::{RxFrame, TxBody};
 use super::icmp::PATH_V6;
+use super::input::Layer2;
 use crate::SendQueue;
 use crate::wire::icmpv6::{DISCOVERY, ECHO_REQUEST, HOP_LIMIT, Message, echo_reply, quoted};
-use crate::wire::{EtherType, EthernetHeader, Ipv6Header, MacAddr, ethernet, ipv6};
+use crate::wire::{EtherType, EthernetHeader, Ipv6Header, MacAddr, Vid, ethernet, ipv6};
 
 impl<S: SendQueue + Default> Stack<S> {
     #[inline(never)]
@@ -21,7 +22,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         frame: &F,
-        eth: &EthernetHeader,
+        eth: &Layer2,
         ip: &Ipv6Header,
     ) -> Result<(), DropReason> {
         if ip.payload_len + ipv6::HEADER_LEN > usize::from(self.cfg.mtu) {
@@ -42,13 +43,14 @@ impl<S: SendQueue + Default> Stack<S> {
             return self.take_discovery(now, eth, ip, &message);
         }
         // A message to many hosts, or from no single host, gets no answer (RFC 4443 section 2.4).
-        if eth.dst.is_group() || !self.cfg.net.is_ours(ip.dst.into()) {
+        let net = self.cfg.net.on(eth.vid);
+        if eth.dst.is_group() || !net.is_ours(ip.dst.into()) {
             return Err(DropReason::RxOtherHost);
         }
-        if !self.cfg.net.is_peer(ip.src.into()) || !eth.src.is_station() {
+        if !net.is_peer(ip.src.into()) || !eth.src.is_station() {
             return Err(DropReason::RxBadSource);
         }
-        let site = self.cfg.net.site(ip.src.into());
+        let site = self.cfg.net.site_on(eth.vid, ip.src.into());
         match quoted(head) {
             _ if kind == ECHO_REQUEST => {
                 if !self.echoes.allow(now, site) {
@@ -57,7 +59,7 @@ impl<S: SendQueue + Default> Stack<S> {
             }
             // A quote that lies in another piece of the frame does not count.
             Some(q) => {
-                if self.quoted_conn(q).is_none() {
+                if self.quoted_conn(eth.vid, q).is_none() {
                     return Err(DropReason::IcmpUnmatched);
                 }
                 if !self.icmp_errors.allow(now, site) {
@@ -74,30 +76,30 @@ impl<S: SendQueue + Default> Stack<S> {
                 let reply = echo_reply(ip.dst, ip.src, ident, seq, data);
                 let class = ip.traffic_class & !3;
                 let to = (ip.src, eth.src);
-                let sent =
-                    self.push_icmpv6(Control::Echo, ip.dst, to, (self.cfg.ttl, class), reply);
+                let (src, limits) = ((eth.vid, ip.dst), (self.cfg.ttl, class));
+                let sent = self.push_icmpv6(Control::Echo, src, to, limits, reply);
                 self.counters.tx_echo_replies += u64::from(sent);
                 Ok(())
             }
             Some(Message::TooBig { mtu, quoted }) => {
-                self.lower_segment_size(quoted, Some(mtu), &PATH_V6)
+                self.lower_segment_size(eth.vid, quoted, Some(mtu), &PATH_V6)
             }
             Some(Message::Unreachable { code, quoted }) => {
-                self.soft_failure(quoted, IcmpError::Unreachable(code))
+                self.soft_failure(eth.vid, quoted, IcmpError::Unreachable(code))
             }
             Some(Message::TimeExceeded { quoted }) => {
-                self.soft_failure(quoted, IcmpError::TimeExceeded)
+                self.soft_failure(eth.vid, quoted, IcmpError::TimeExceeded)
             }
             Some(_) => Err(DropReason::IcmpIgnored),
         }
     }
 
-    /// Queues an ICMPv6 message from `src` to a host and its station, with a hop limit and a
-    /// traffic class. Returns false when too many frames of its kind wait.
+    /// Queues an ICMPv6 message from our address on a link to a host and its station, with a hop
+    /// limit and a traffic class. Returns false when too many frames of its kind wait.
     pub(super) fn push_icmpv6(
         &mut self,
         kind: Control,
-        src: Ipv6Addr,
+        (vid, src): (Vid, Ipv6Addr),
         (dst, station): (Ipv6Addr, MacAddr),
         (hop_limit, traffic_class): (u8, u8),
         message: Vec<u8>,
@@ -116,11 +118,7 @@ impl<S: SendQueue + Default> Stack<S> {
             payload_len: message.len(),
         }
         .emit(&mut header);
-        self.push_control(kind, plain_frame(&[&eth, &header], TxBody::Owned(message)))
-    }
-
-    /// Returns true if `ip` is one of our addresses.
-    pub(super) fn is_ours6(&self, ip: Ipv6Addr) -> bool {
-        self.cfg.net.is_ours(IpAddr::V6(ip))
+        let tag = self.cfg.net.tag(vid, traffic_class >> 2);
+        self.push_control(kind, plain_frame(&[&eth, &header], TxBody::Owned(message), tag))
     }
 }

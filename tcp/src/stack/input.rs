@@ -14,14 +14,24 @@ use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, Run, RxChecksum, RxFrame};
 use super::plain::{self, Checksums, Plain, Plain4, Plain6, Shape};
 use super::slab::Owner;
-use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, Malformed, TcpHeader};
-use crate::wire::{ethernet, ipv4, ipv6, tcp};
+use crate::wire::vlan::TAG_LEN;
+use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed};
+use crate::wire::{Tag, TcpHeader, Vid, ethernet, ipv4, ipv6, tcp};
 use crate::{Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
 use heddle_types::ConnId;
 
+/// The link layer's part of a received frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layer2 {
+    pub(super) dst: MacAddr,
+    pub(super) src: MacAddr,
+    /// The VLAN of the link.
+    pub(super) vid: Vid,
+}
+
 /// A TCP segment with the headers around it.
 pub(super) struct Arrival {
-    pub(super) ethernet: EthernetHeader,
+    pub(super) ethernet: Layer2,
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     /// The key of the connection that the segment is for.
@@ -74,6 +84,36 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(run) = self.take_plain::<F, { plain::TCP6 }, { Plain6::LEN }>(now, frames) {
             return run;
         }
+        if let Some(Some(frame)) = frames.first_mut()
+            && has_tag(frame)
+            && frame.take_tag()
+        {
+            return self.take_tagged(now, frames);
+        }
+        self.take_first(now, frames)
+    }
+
+    /// Continues with frames of which the first had a tag, which was taken out. The stack
+    /// takes out the tags of the frames behind it as well, so that they may continue the first.
+    #[cold]
+    fn take_tagged<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
+        for frame in frames.iter_mut().skip(1).flatten() {
+            if !has_tag(frame) || !frame.take_tag() {
+                break;
+            }
+        }
+        if let Some(run) = self.take_plain::<F, { plain::TCP4 }, { Plain4::LEN }>(now, frames) {
+            return run;
+        }
+        if let Some(run) = self.take_plain::<F, { plain::TCP6 }, { Plain6::LEN }>(now, frames) {
+            return run;
+        }
+        self.take_first(now, frames)
+    }
+
+    /// Takes the first frame, of any shape.
+    #[inline(always)]
+    fn take_first<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
         let outcome = match frames.first_mut() {
             Some(Some(frame)) => self.take_other(now, frame),
             _ => FrameOutcome::Done,
@@ -96,7 +136,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let (frame, later) = frames.split_first_mut()?;
         let frame = frame.as_mut()?;
         let plain = Plain::<TCP, N>::of(frame.chunk_at(0), frame.len(), self.station)?;
-        let flow = plain.flow();
+        let flow = plain.flow().on(frame.vid());
         let index = self.find(&flow)?;
         let mut segment = plain.segment();
         let sums = plain.checksums();
@@ -120,7 +160,10 @@ impl<S: SendQueue + Default> Stack<S> {
                 let Some(frame) = frame.as_mut() else { break };
                 let next = Plain::<TCP, N>::of(frame.chunk_at(0), frame.len(), self.station);
                 let Some(next) = next else { break };
-                let Some(n) = next.continues(&flow, &segment, len) else { break };
+                let next_flow = next.flow().on(frame.vid());
+                let Some(n) = next.continues(&segment, len).filter(|_| next_flow == flow) else {
+                    break;
+                };
                 let sums = next.checksums();
                 if segment.len + n > room || !is_right(frame, sums) {
                     break;
@@ -187,13 +230,25 @@ impl<S: SendQueue + Default> Stack<S> {
                 DropReason::RxSplitHeader
             }
         })?;
-        if ethernet.dst.0 != self.cfg.mac && !ethernet.dst.is_group() {
+        let EthernetHeader { dst, src, ethertype } = ethernet;
+        if dst.0 != self.cfg.mac && !dst.is_group() {
             return Err(DropReason::RxOtherStation);
         }
-        match ethernet.ethertype {
+        let tag = frame.tag();
+        let vid = tag.map_or(Vid::NONE, Tag::vid);
+        if !self.cfg.net.has_vlan(vid) {
+            return Err(DropReason::RxUnknownVlan);
+        }
+        let ethernet = Layer2 { dst, src, vid };
+        match ethertype {
             EtherType::IPV4 => self.take_ipv4(now, frame, ethernet, out),
             EtherType::IPV6 => self.take_ipv6(now, frame, ethernet, out),
-            EtherType::ARP => self.handle_arp(now, &head[ethernet::HEADER_LEN..]).map(|_| ()),
+            EtherType::ARP => self.handle_arp(now, vid, &head[ethernet::HEADER_LEN..]).map(|_| ()),
+            // The frame ends within its tag.
+            EtherType::VLAN if tag.is_none() && frame.len() < ethernet::HEADER_LEN + TAG_LEN => {
+                Err(DropReason::RxTruncated)
+            }
+            EtherType::VLAN | EtherType::SERVICE => Err(DropReason::RxStackedTags),
             _ => Err(DropReason::RxUnknownEthertype),
         }
     }
@@ -227,7 +282,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         frame: &mut F,
-        ethernet: EthernetHeader,
+        ethernet: Layer2,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         // Headers outside the first piece count as split.
@@ -277,7 +332,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         frame: &mut F,
-        ethernet: EthernetHeader,
+        ethernet: Layer2,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0).get(ethernet::HEADER_LEN..).unwrap_or_default();
@@ -300,7 +355,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 return self.take_udp(now, frame, &ethernet, ends, lens);
             }
             ipv6::FRAGMENT => return Err(DropReason::RxFragments),
-            ipv6::HOP_BY_HOP => return self.take_hop_by_hop(now, frame, &ip),
+            ipv6::HOP_BY_HOP => return self.take_hop_by_hop(now, frame, ethernet.vid, &ip),
             // The stack follows no chain of headers: RDMA has no use for one, and attackers have.
             other if ipv6::is_extension(other) => return Err(DropReason::RxExtensionHeader),
             _ => return Err(DropReason::RxUnknownProtocol),
@@ -324,7 +379,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         frame: &mut F,
-        ethernet: EthernetHeader,
+        ethernet: Layer2,
         packet: &Packet,
         checksum: RxChecksum,
         out: &mut FrameOutcome,
@@ -343,7 +398,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let (src, dst) = (packet.src, packet.dst);
         let flow = FlowKey::new((dst, tcp.dst_port), (src, tcp.src_port));
-        let flow = flow.ok_or(DropReason::RxBadIpHeader)?;
+        let flow = flow.ok_or(DropReason::RxBadIpHeader)?.on(ethernet.vid);
         let Some(index) = self.find(&flow) else {
             let arrival = Arrival { ethernet, src, dst, flow, tcp };
             return self.take_stranger(now, &arrival, None);
@@ -407,6 +462,13 @@ fn is_right<F: RxFrame>(frame: &mut F, sums: Checksums) -> bool {
         RxChecksum::Unknown => sums.are_right(frame),
         RxChecksum::Bad => false,
     }
+}
+
+/// Returns true if the frame begins with a tag that nobody has taken out, and that is its only one
+/// so far.
+#[inline]
+fn has_tag<F: RxFrame>(frame: &F) -> bool {
+    Tag::of(frame.chunk_at(0)).is_some() && frame.tag().is_none()
 }
 
 #[cold]

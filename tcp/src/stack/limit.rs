@@ -1,11 +1,12 @@
 //! Token buckets that limit our answers to strangers.
 
-use core::hash::BuildHasher;
-use core::net::IpAddr;
+use core::hash::{BuildHasher, Hash};
 
 use heddle_base::Instant;
 
+use super::addressing::MAX_VLANS;
 use super::neighbor::Keyed;
+use crate::wire::Vid;
 
 /// A rate and a burst that many budgets share. A budget is one number, the instant at which it was
 /// empty, so that a table of budgets is small. Its initial value 0 means a full budget.
@@ -56,6 +57,35 @@ impl RateLimit {
     }
 }
 
+/// A budget for each link, so that a flood on one VLAN takes nothing from the others.
+#[derive(Debug)]
+pub(super) struct ByLink {
+    rate: u32,
+    /// A budget for each link that has asked: [`MAX_VLANS`] and one more at most.
+    links: Vec<(Vid, RateLimit)>,
+}
+
+impl ByLink {
+    pub(super) fn per_second(rate: u32) -> ByLink {
+        ByLink { rate, links: vec![(Vid::NONE, RateLimit::per_second(rate))] }
+    }
+
+    /// Returns true if one more event may happen on the link `vid` at `now`, and charges it. The
+    /// port has this link.
+    pub(super) fn allow(&mut self, now: Instant, vid: Vid) -> bool {
+        let at = self.links.iter().position(|(link, _)| *link == vid);
+        let at = at.unwrap_or_else(|| {
+            if self.links.len() > MAX_VLANS {
+                // The others may be VLANs that the port no longer has.
+                self.links.truncate(1);
+            }
+            self.links.push((vid, RateLimit::per_second(self.rate)));
+            self.links.len() - 1
+        });
+        self.links[at].1.allow(now)
+    }
+}
+
 /// The number of buckets that source addresses share, by a keyed hash.
 const SOURCES: usize = 1024;
 
@@ -83,7 +113,7 @@ impl Answers {
 
     /// Returns true if one more answer may go to `source` at `now`, and charges it. A source beyond
     /// its own budget takes nothing from the common budget.
-    pub(super) fn allow(&mut self, now: Instant, source: IpAddr) -> bool {
+    pub(super) fn allow(&mut self, now: Instant, source: impl Hash) -> bool {
         if self.turn.0 != now {
             self.turn = (now, 0);
         }
@@ -101,7 +131,7 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv4Addr;
+    use core::net::{IpAddr, Ipv4Addr};
 
     const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -114,7 +144,7 @@ mod tests {
         };
         assert_eq!(count(&mut l, 0, A), 50);
         assert_eq!(count(&mut l, 0, B), 50);
-        assert_eq!(count(&mut l, 0, Ipv4Addr::new(10, 0, 0, 3).into()), 0, "all of it is gone");
+        assert_eq!(count(&mut l, 0, IpAddr::from([10, 0, 0, 3])), 0, "all of it is gone");
         assert_eq!(count(&mut l, 100, A), 5);
         assert_eq!(count(&mut l, 100, B), 5);
     }

@@ -8,18 +8,20 @@ use core::net::Ipv6Addr;
 use heddle_base::Instant;
 
 use super::Stack;
-use super::control::Control;
 use super::counters::DropReason;
-use super::limit::RateLimit;
+use super::limit::ByLink;
+use super::neighbor::LinkAddr;
 use crate::SendQueue;
-use crate::wire::icmpv6::{HOP_LIMIT, RouterAdvert, router_solicit};
-use crate::wire::{Ipv6Header, MacAddr, ipv6};
+use crate::wire::icmpv6::{RouterAdvert, router_solicit};
+use crate::wire::{Ipv6Header, MacAddr, Vid, ipv6};
 
 /// News of a stack about its links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkNews {
     /// A router has told about itself and its link.
     Router {
+        /// The VLAN of the link.
+        vid: Vid,
         /// The router's link-local address.
         from: Ipv6Addr,
         /// The contents of the message.
@@ -28,31 +30,41 @@ pub enum LinkNews {
     /// Another host has an address of ours, and told so soon after the stack had asked (RFC 4862
     /// section 5.4.4).
     Conflict {
+        /// The VLAN of the link.
+        vid: Vid,
         /// Our address.
         addr: Ipv6Addr,
     },
 }
 
-/// The most news that wait for the owner, and that a second brings.
+/// The most news of a link that wait for the owner, and that a second brings: other links' news
+/// have room besides.
 const MOST: u32 = 16;
 
 /// The news that wait for the owner.
 #[derive(Debug)]
 pub(super) struct News {
     waiting: VecDeque<LinkNews>,
-    rate: RateLimit,
+    rate: ByLink,
 }
 
 impl Default for News {
     fn default() -> News {
-        News { waiting: VecDeque::new(), rate: RateLimit::per_second(MOST) }
+        News { waiting: VecDeque::new(), rate: ByLink::per_second(MOST) }
     }
 }
 
 impl News {
     /// Keeps news for the owner. Returns false when too many have come.
     fn push(&mut self, now: Instant, news: LinkNews) -> bool {
-        let fits = self.waiting.len() < MOST as usize && self.rate.allow(now);
+        let (LinkNews::Router { vid, .. } | LinkNews::Conflict { vid, .. }) = news;
+        let of_link = |n: &&LinkNews| match n {
+            LinkNews::Router { vid: link, .. } | LinkNews::Conflict { vid: link, .. } => {
+                *link == vid
+            }
+        };
+        let waiting = self.waiting.iter().filter(of_link).count();
+        let fits = waiting < MOST as usize && self.rate.allow(now, vid);
         if fits {
             self.waiting.push_back(news);
         }
@@ -72,18 +84,18 @@ impl<S: SendQueue + Default> Stack<S> {
         self.udp.news.waiting.pop_front()
     }
 
-    /// Asks the routers of the link to tell about themselves (RFC 4861 section 6.3.7), if the stack
-    /// has a link-local address. Where several workers share the port, the worker that answers ARP
+    /// Asks the routers of the link `vid` to tell about themselves (RFC 4861 section 6.3.7), if the
+    /// stack has a link-local address there. Where several workers share the port, the worker that answers ARP
     /// asks.
-    pub fn solicit_routers(&mut self) {
-        let Some(src) = self.link_local() else { return };
+    pub fn solicit_routers(&mut self, vid: Vid) {
+        let Some(src) = self.link_local(vid) else { return };
         if !self.cfg.spread.answers_arp() || self.cfg.net.is_inside() {
             return;
         }
         let dst = ipv6::ALL_ROUTERS;
         let question = router_solicit(src, dst, MacAddr(self.cfg.mac));
         let to = (dst, MacAddr::of_group(dst));
-        let sent = self.push_icmpv6(Control::Neighbor, src, to, (HOP_LIMIT, 0), question);
+        let sent = self.push_discovery(vid, src, to, question);
         self.counters.tx_router_solicits += u64::from(sent);
     }
 
@@ -91,6 +103,7 @@ impl<S: SendQueue + Default> Stack<S> {
     pub(super) fn take_router_advert(
         &mut self,
         now: Instant,
+        vid: Vid,
         ip: &Ipv6Header,
         advert: &RouterAdvert,
     ) -> Result<(), DropReason> {
@@ -98,11 +111,12 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::NdMalformed);
         }
         // All workers of the port may hear the router; only one reports it.
-        let hears = self.cfg.hears_routers && self.cfg.spread.answers_arp();
-        if !hears || self.is_ours6(ip.src) || ip.dst != ipv6::ALL_NODES && !self.is_ours6(ip.dst) {
+        let hears = self.hears_routers(vid) && self.cfg.spread.answers_arp();
+        let ours = |ip: Ipv6Addr| self.cfg.net.on(vid).is_ours(ip.into());
+        if !hears || ours(ip.src) || ip.dst != ipv6::ALL_NODES && !ours(ip.dst) {
             return Err(DropReason::NdIgnored);
         }
-        let news = LinkNews::Router { from: ip.src, advert: Box::new(advert.clone()) };
+        let news = LinkNews::Router { vid, from: ip.src, advert: Box::new(advert.clone()) };
         if self.udp.news.push(now, news) {
             self.counters.rx_router_adverts += 1;
             Ok(())
@@ -114,9 +128,14 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Tells the owner that another host says that it has our address, if the stack has begun to use
     /// the address only now. Later the claim is no more than that: any host could make it, to take
     /// the address from us.
-    pub(super) fn report_conflict(&mut self, now: Instant, addr: Ipv6Addr) {
-        if self.cfg.hears_routers && self.announcer.is_new(addr.into()) {
-            let _ = self.udp.news.push(now, LinkNews::Conflict { addr });
+    pub(super) fn report_conflict(&mut self, now: Instant, vid: Vid, addr: Ipv6Addr) {
+        if self.hears_routers(vid) && self.announcer.is_new(LinkAddr::new(vid, addr.into())) {
+            let _ = self.udp.news.push(now, LinkNews::Conflict { vid, addr });
         }
+    }
+
+    /// Returns true if the owner wants to know what the routers of the link tell.
+    fn hears_routers(&self, vid: Vid) -> bool {
+        if vid.is_none() { self.cfg.hears_routers } else { self.cfg.net.hears_routers_on(vid) }
     }
 }

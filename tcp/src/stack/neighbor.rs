@@ -20,6 +20,9 @@
 //! handshake completed through a station teaches that station, where there is no entry yet; see
 //! `open`.
 //!
+//! A host is an address on a link: another VLAN may have another host of the same address, and a
+//! packet says nothing about hosts of another VLAN than its own.
+//!
 //! The table is bounded. The stack never evicts entries in use by connections; among the others it
 //! evicts the entry unused for longest first. At most half of the table can be questions without
 //! answer. Every operation takes a few steps, however many entries there are (timers: their
@@ -36,7 +39,7 @@ use siphasher::sip::SipHasher13;
 use super::list::{Link, Linked, List};
 use super::slab::{Slab, WAITING};
 use super::timers::Timers;
-use crate::wire::MacAddr;
+use crate::wire::{MacAddr, Vid};
 
 mod resolve;
 #[cfg(test)]
@@ -45,9 +48,22 @@ mod tests;
 pub(super) use resolve::{Due, Learned, Source};
 use resolve::{LIFETIME, RETRY, State};
 
+/// The address of a host, and the link on which it has this address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LinkAddr {
+    pub(super) vid: Vid,
+    pub(super) ip: IpAddr,
+}
+
+impl LinkAddr {
+    pub(super) fn new(vid: Vid, ip: IpAddr) -> LinkAddr {
+        LinkAddr { vid, ip }
+    }
+}
+
 #[derive(Debug)]
 struct Neighbor {
-    ip: IpAddr,
+    at: LinkAddr,
     mac: MacAddr,
     state: State,
     /// When a packet last confirmed the address, or the entry last got a user.
@@ -63,9 +79,9 @@ struct Neighbor {
 }
 
 impl Neighbor {
-    fn new(ip: IpAddr, mac: MacAddr, state: State, fresh: Instant, users: u32) -> Neighbor {
+    fn new(at: LinkAddr, mac: MacAddr, state: State, fresh: Instant, users: u32) -> Neighbor {
         let (waiters, idle) = (List::default(), Link::OUT);
-        Neighbor { ip, mac, state, fresh, quiet_until: Instant::ZERO, users, waiters, idle }
+        Neighbor { at, mac, state, fresh, quiet_until: Instant::ZERO, users, waiters, idle }
     }
 
     /// Returns true if the stack can send to this neighbor, and no other station claims its
@@ -110,7 +126,7 @@ pub(super) struct Neighbors {
     free: Vec<u32>,
     /// Entries without users, the entry unused for longest first.
     idle: List<0>,
-    by_ip: HashMap<IpAddr, u32, Keyed>,
+    by_addr: HashMap<LinkAddr, u32, Keyed>,
     timers: Timers,
     max: usize,
     incomplete: usize,
@@ -127,7 +143,7 @@ impl Neighbors {
             slots: Slots(Vec::with_capacity(room)),
             free: Vec::with_capacity(room),
             idle: List::default(),
-            by_ip: HashMap::with_capacity_and_hasher(room, Keyed(key)),
+            by_addr: HashMap::with_capacity_and_hasher(room, Keyed(key)),
             timers: Timers::with_capacity(room),
             max,
             incomplete: 0,
@@ -155,48 +171,53 @@ impl Neighbors {
 
     /// Returns the IP address of neighbor `index`.
     pub(super) fn ip(&self, index: u32) -> Option<IpAddr> {
-        self.slots.get(index).map(|n| n.ip)
+        self.slots.get(index).map(|n| n.at.ip)
     }
 
-    /// Returns the hardware address of `ip`, if the stack can send there.
-    pub(super) fn known(&self, ip: IpAddr) -> Option<MacAddr> {
-        self.mac(*self.by_ip.get(&ip)?)
+    /// Returns the hardware address of the host `at`, if the stack can send there.
+    pub(super) fn known(&self, at: LinkAddr) -> Option<MacAddr> {
+        self.mac(*self.by_addr.get(&at)?)
     }
 
-    /// Adds a user for `ip`. The flag is true when the caller must ask for the address now. Returns
+    /// Adds a user for the host `at`. The flag is true when the caller must ask for the address now. Returns
     /// `None` when there is no room.
-    pub(super) fn acquire(&mut self, now: Instant, ip: IpAddr) -> Option<(u32, bool)> {
-        if let Some(&index) = self.by_ip.get(&ip) {
+    pub(super) fn acquire(&mut self, now: Instant, at: LinkAddr) -> Option<(u32, bool)> {
+        if let Some(&index) = self.by_addr.get(&at) {
             self.add_user(index);
             return Some((index, false));
         }
         if self.incomplete >= self.max / 2 {
             return None;
         }
-        let n = Neighbor::new(ip, MacAddr::default(), State::Incomplete(1), now, 1);
+        let n = Neighbor::new(at, MacAddr::default(), State::Incomplete(1), now, 1);
         let index = self.insert(n)?;
         self.incomplete += 1;
         self.timers.arm(index, now + RETRY);
         Some((index, true))
     }
 
-    /// Adds a user for `ip` if its address is known, even if contested.
-    pub(super) fn acquire_known(&mut self, ip: IpAddr) -> Option<u32> {
-        let &index = self.by_ip.get(&ip)?;
+    /// Adds a user for the host `at` if its hardware address is known, even if contested.
+    pub(super) fn acquire_known(&mut self, at: LinkAddr) -> Option<u32> {
+        let &index = self.by_addr.get(&at)?;
         self.mac(index)?;
         self.add_user(index);
         Some(index)
     }
 
-    /// Adds a user for `ip` after a handshake that was completed through the station `mac`. Uses
-    /// the entry of `ip` if its address is known, and makes an entry with `mac` if there is none.
+    /// Adds a user for the host `at` after a handshake that was completed through the station
+    /// `mac`. Uses the host's entry if its address is known, and makes an entry with `mac` if there is none.
     /// Returns `None` when there is no room for an entry, or when the stack is asking for the
     /// address.
-    pub(super) fn acquire_proven(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> Option<u32> {
-        if self.by_ip.contains_key(&ip) {
-            return self.acquire_known(ip);
+    pub(super) fn acquire_proven(
+        &mut self,
+        now: Instant,
+        at: LinkAddr,
+        mac: MacAddr,
+    ) -> Option<u32> {
+        if self.by_addr.contains_key(&at) {
+            return self.acquire_known(at);
         }
-        let index = self.insert(Neighbor::new(ip, mac, State::Reachable, now, 1))?;
+        let index = self.insert(Neighbor::new(at, mac, State::Reachable, now, 1))?;
         self.timers.arm(index, now + LIFETIME);
         Some(index)
     }
@@ -258,7 +279,7 @@ impl Neighbors {
                 u32::try_from(self.slots.0.len() - 1).ok()?
             }
         };
-        self.by_ip.insert(n.ip, index);
+        self.by_addr.insert(n.at, index);
         let is_idle = n.users == 0;
         self.slots.0[index as usize] = Some(n);
         if is_idle {
@@ -277,7 +298,7 @@ impl Neighbors {
             State::Incomplete(_) => self.incomplete -= 1,
             _ => {}
         }
-        self.by_ip.remove(&n.ip);
+        self.by_addr.remove(&n.at);
     }
 
     #[cfg(test)]

@@ -25,11 +25,12 @@ use super::frame::TxBody;
 use super::ids::EPHEMERAL_PORTS;
 use super::input::Arrival;
 use super::list::Link;
+use super::neighbor::LinkAddr;
 use super::peers::Excess;
 use super::slab::{Entry, NextHop, Owner};
 use super::template::{Common, HeaderTemplate};
 use super::timers::NEVER;
-use crate::wire::MacAddr;
+use crate::wire::{MacAddr, Vid};
 use crate::{ConnConfig, Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
 /// The most ports of ours that the stack tries for a new connection. More would be a long stretch
@@ -66,9 +67,9 @@ impl<S: SendQueue + Default> Stack<S> {
         self.connect_from(now, None, remote, local_port)
     }
 
-    /// Opens a connection as [`Stack::connect`] does, from our address `local`. Without `local` the
-    /// connection uses our address on the link that leads to the peer. The route is the same in
-    /// both cases.
+    /// Opens a connection as [`Stack::connect`] does, from our address `local` and over its link.
+    /// Without `local` the connection uses the link that leads to the peer, and our address there.
+    /// The scope of a link-local peer names the link too ([`Addressing::way`](super::Addressing::way)).
     ///
     /// # Errors
     /// Fails when the stack can send no SYN. Then there is no connection.
@@ -80,17 +81,14 @@ impl<S: SendQueue + Default> Stack<S> {
         local_port: Option<u16>,
     ) -> Result<ConnId, ConnectError> {
         let peer = remote.ip();
-        if remote.port() == 0 || !self.cfg.net.is_peer(peer) {
+        let hop = self.cfg.net.way(local, remote);
+        let vid = hop.map_or(Vid::NONE, |hop| hop.vid);
+        if remote.port() == 0 || !self.cfg.net.on(vid).is_peer(peer) {
             return Err(ConnectError::InvalidRemote);
         }
-        let hop = self.cfg.net.route(peer).ok_or(ConnectError::NoRoute)?;
-        let local = match local {
-            None => hop.local,
-            Some(ours) if !self.cfg.net.is_ours(ours) => return Err(ConnectError::NotOurs),
-            Some(ours) if ours.is_ipv4() != peer.is_ipv4() => return Err(ConnectError::Family),
-            Some(ours) => ours,
-        };
-        let key = |port| FlowKey::new((local, port), (peer, remote.port()));
+        let hop = hop?;
+        let local = local.unwrap_or(hop.local);
+        let key = |port| Some(FlowKey::new((local, port), (peer, remote.port()))?.on(vid));
         let own_end = (peer == local).then_some(remote.port());
         let flow = match local_port.filter(|&p| p != 0) {
             // The two ends would be the same connection.
@@ -188,9 +186,10 @@ impl<S: SendQueue + Default> Stack<S> {
         if self.cfg.net.is_inside() {
             return Some(NextHop::Station(MacAddr(self.cfg.mac)));
         }
-        let (neighbor, ask) = self.neighbors.acquire(now, hop.next)?;
+        let next = LinkAddr::new(hop.vid, hop.next);
+        let (neighbor, ask) = self.neighbors.acquire(now, next)?;
         if ask {
-            self.ask(hop.local, hop.next, MacAddr::BROADCAST);
+            self.ask(hop.local, next, MacAddr::BROADCAST);
         }
         Some(NextHop::Neighbor(neighbor))
     }
@@ -210,7 +209,7 @@ impl<S: SendQueue + Default> Stack<S> {
         backlog: usize,
     ) -> Result<(), ListenError> {
         let at = at.into();
-        if at.one().is_some_and(|a| !self.cfg.net.is_ours(a)) {
+        if at.one().is_some_and(|a| !self.cfg.net.has(a)) {
             return Err(ListenError::NotOurs);
         }
         let backlog = if backlog == 0 { 0 } else { backlog.max(self.cfg.min_backlog) };
@@ -247,11 +246,12 @@ impl<S: SendQueue + Default> Stack<S> {
         beyond: Option<SeqNumber>,
     ) -> Result<(), DropReason> {
         let (dst, seg) = (arrival.dst, &arrival.tcp.segment);
-        if !self.cfg.net.is_ours(dst) {
-            let group = dst.is_multicast() || self.cfg.net.is_broadcast(dst);
+        let net = self.cfg.net.on(arrival.ethernet.vid);
+        if !net.is_ours(dst) {
+            let group = dst.is_multicast() || net.is_broadcast(dst);
             return Err(if group { DropReason::RxTcpGroup } else { DropReason::RxOtherHost });
         }
-        if !self.cfg.net.is_peer(arrival.src) || !arrival.ethernet.src.is_station() {
+        if !net.is_peer(arrival.src) || !arrival.ethernet.src.is_station() {
             return Err(DropReason::RxBadSource);
         }
         if seg.flags.has(Flags::RST) {
@@ -303,7 +303,8 @@ impl<S: SendQueue + Default> Stack<S> {
         // both count as free.
         let evictable = self.half_open.len() + self.time_wait.len();
         let free = self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(evictable));
-        let (src, site) = (arrival.src, self.cfg.net.site(arrival.src));
+        let (src, vid) = (arrival.src, arrival.ethernet.vid);
+        let site = self.cfg.net.site_on(vid, src);
         let listener = self.listeners.find(arrival.dst, arrival.tcp.dst_port);
         let Some(listener) = listener else { return Err(DropReason::RxNoConnection) };
         if listener.backlog == 0 {
@@ -318,7 +319,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 return Err(DropReason::PeerConnsLimited);
             }
         }
-        let hop = self.cfg.net.route(src).ok_or(DropReason::SynNoNeighbor)?;
+        let hop = self.cfg.net.route_on(vid, src).ok_or(DropReason::SynNoNeighbor)?;
         if listener.half_open.len() >= listener.backlog
             && let Some(oldest) = listener.half_open.pop(&mut self.conns)
         {
@@ -328,7 +329,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::ConnsFull);
         }
         let next_hop = if hop.next == src {
-            match self.neighbors.acquire_known(src) {
+            match self.neighbors.acquire_known(LinkAddr::new(vid, src)) {
                 Some(neighbor) => NextHop::Neighbor(neighbor),
                 None => NextHop::Station(arrival.ethernet.src),
             }
@@ -354,8 +355,13 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(e) = self.conns.get(index)
             && let Some(listener) = e.listener.map(NonZeroU32::get)
         {
-            self.peers.established(listener, self.cfg.net.site(e.flow().remote().ip()));
+            self.peers.established(listener, self.site_of(&e.flow()));
         }
+    }
+
+    /// Returns the address under which the stack counts what the peer of `flow` causes.
+    fn site_of(&self, flow: &FlowKey) -> LinkAddr {
+        self.cfg.net.site_on(flow.vid(), flow.remote().ip())
     }
 
     /// Takes a connection out of the lists of half-open connections.
@@ -378,7 +384,9 @@ impl<S: SendQueue + Default> Stack<S> {
             && let Some(e) = self.conns.get_mut(index)
             && e.owner == Owner::Held
             && let NextHop::Station(mac) = e.next_hop
-            && let Some(n) = self.neighbors.acquire_proven(now, e.flow().remote().ip(), mac)
+            && let flow = e.flow()
+            && let peer = LinkAddr::new(flow.vid(), flow.remote().ip())
+            && let Some(n) = self.neighbors.acquire_proven(now, peer, mac)
         {
             e.next_hop = NextHop::Neighbor(n);
             self.counters.neighbor_evictions = self.neighbors.evictions;
@@ -411,7 +419,8 @@ impl<S: SendQueue + Default> Stack<S> {
     /// the destination has not proved that it exists.
     pub(super) fn limit_syn_ack(&mut self, now: Instant, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
-        if !self.syn_acks.allow(now, self.cfg.net.site(e.flow().remote().ip())) {
+        let flow = e.flow();
+        if !self.syn_acks.allow(now, self.cfg.net.site_on(flow.vid(), flow.remote().ip())) {
             e.conn.withhold_syn(now);
             self.counters.syn_acks_limited += 1;
         }
@@ -434,7 +443,7 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         let ts_offset = self.ids.ts_offset(&flow);
         let cfg = &self.cfg;
-        let set = if flow.is_ipv6() { over_ipv6(cfg) } else { cfg.conn };
+        let set = if flow.is_ipv6() { over_ipv6(cfg, flow.vid()) } else { cfg.conn };
         let (conn, owner, listener) = match *opening {
             Opening::Active => (Connection::connect(&set, now, iss, ts_offset), Owner::Held, None),
             Opening::Passive { listener, syn } => {
@@ -445,7 +454,11 @@ impl<S: SendQueue + Default> Stack<S> {
         let id = self.conns.insert(Entry {
             conn,
             user: S::default(),
-            template: HeaderTemplate::new(Common::of(cfg), &flow, self.ids.flow_label(&flow)),
+            template: HeaderTemplate::new(
+                Common::of(cfg, flow.vid()),
+                &flow,
+                self.ids.flow_label(&flow),
+            ),
             owner,
             next_hop,
             links: [Link::OUT; 3],
@@ -499,13 +512,14 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Answers a segment of no connection with RST, within the rate limit.
     fn refuse(&mut self, now: Instant, arrival: &Arrival) {
-        if !self.resets.allow(now, self.cfg.net.site(arrival.src)) {
+        if !self.resets.allow(now, self.site_of(&arrival.flow)) {
             self.counters.tx_resets_limited += 1;
             return;
         }
         let reset = reset_for(&arrival.tcp.segment);
         let label = self.ids.flow_label(&arrival.flow);
-        let template = HeaderTemplate::new(Common::of(&self.cfg), &arrival.flow, label);
+        let common = Common::of(&self.cfg, arrival.flow.vid());
+        let template = HeaderTemplate::new(common, &arrival.flow, label);
         let frame = template.frame(
             arrival.ethernet.src,
             &reset,
@@ -521,8 +535,8 @@ impl<S: SendQueue + Default> Stack<S> {
 
 /// Returns the settings of a connection over IPv6, whose header takes 20 bytes more, and whose peers
 /// take segments of 1,220 bytes if they say nothing (RFC 9293 section 3.7.1).
-fn over_ipv6(cfg: &StackConfig) -> ConnConfig {
-    let mtu = cfg.net.ipv6_mtu().map_or(cfg.mtu, |mtu| mtu.min(cfg.mtu));
+fn over_ipv6(cfg: &StackConfig, vid: Vid) -> ConnConfig {
+    let mtu = cfg.net.on(vid).ipv6_mtu().map_or(cfg.mtu, |mtu| mtu.min(cfg.mtu));
     let mss = cfg.conn.mss.min(mtu.saturating_sub(60)).max(1);
     ConnConfig { mss, default_peer_mss: 1220, ..cfg.conn }
 }

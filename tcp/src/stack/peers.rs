@@ -9,10 +9,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use core::hash::Hash;
-use core::net::IpAddr;
 
 use super::config::PeerLimit;
-use super::neighbor::Keyed;
+use super::neighbor::{Keyed, LinkAddr};
 
 /// The limit that a peer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +25,10 @@ pub(super) enum Excess {
 /// The counts of the peers that have any connections.
 pub(super) struct Peers {
     /// Half-open connections of a peer at a listener.
-    half_opens: HashMap<(u32, IpAddr), usize, Keyed>,
+    half_opens: HashMap<(u32, LinkAddr), usize, Keyed>,
     /// All connections of a peer at all listeners. The count includes half-open
     /// connections, and excludes connections that the owner released.
-    conns: HashMap<IpAddr, usize, Keyed>,
+    conns: HashMap<LinkAddr, usize, Keyed>,
     half_open: PeerLimit,
     all: PeerLimit,
 }
@@ -58,7 +57,7 @@ impl Peers {
         &self,
         listener: u32,
         backlog: usize,
-        peer: IpAddr,
+        peer: LinkAddr,
         free: usize,
     ) -> Result<(), Excess> {
         let half_open = match self.half_open {
@@ -83,18 +82,18 @@ impl Peers {
     }
 
     /// Counts one more half-open connection of `peer` at `listener`.
-    pub(super) fn opened(&mut self, listener: u32, peer: IpAddr) {
+    pub(super) fn opened(&mut self, listener: u32, peer: LinkAddr) {
         *self.half_opens.entry((listener, peer)).or_default() += 1;
         *self.conns.entry(peer).or_default() += 1;
     }
 
     /// Counts a half-open connection as established.
-    pub(super) fn established(&mut self, listener: u32, peer: IpAddr) {
+    pub(super) fn established(&mut self, listener: u32, peer: LinkAddr) {
         take_one(&mut self.half_opens, (listener, peer));
     }
 
     /// Stops counting a connection that has ended, or that the owner released.
-    pub(super) fn gone(&mut self, listener: u32, peer: IpAddr, half_open: bool) {
+    pub(super) fn gone(&mut self, listener: u32, peer: LinkAddr, half_open: bool) {
         if half_open {
             self.established(listener, peer);
         }

@@ -200,10 +200,10 @@ where
     Self: Shape<'a>,
 {
     /// Returns the bytes of this segment's payload if the segment continues `before`, a segment of
-    /// the connection `flow` or several that follow each other, and nothing else sets it apart. It
-    /// has 1 to `most` bytes.
+    /// the same connection or several that follow each other, and nothing else sets it apart. It has
+    /// 1 to `most` bytes.
     #[inline(always)]
-    pub(super) fn continues(&self, flow: &FlowKey, before: &Segment, most: u32) -> Option<u32> {
+    pub(super) fn continues(&self, before: &Segment, most: u32) -> Option<u32> {
         let h = self.h;
         let Segment { seq, ack, flags, window, timestamps: Some(ts), ce, .. } = *before else {
             return None;
@@ -217,7 +217,7 @@ where
             | u32::from(self.is_ce() ^ ce)
             | be32(h, TCP + 24) ^ ts.val
             | be32(h, TCP + 28) ^ ts.ecr;
-        (other == 0 && self.flow() == *flow && len > 0 && len <= most).then_some(len)
+        (other == 0 && len > 0 && len <= most).then_some(len)
     }
 }
 

@@ -4,8 +4,9 @@ use core::num::NonZeroU32;
 use heddle_base::Instant;
 
 use super::Stack;
-use super::addressing::Addressing;
+use super::addressing::{Addressing, Cidr};
 use super::event::EventKind;
+use super::neighbor::LinkAddr;
 use super::slab::{NextHop, Owner};
 use crate::{SendQueue, State};
 
@@ -15,6 +16,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// one entry repeats the others. An address with another prefix is the same address on another
     /// link.
     ///
+    /// - An address that moves to another VLAN is removed from the first, and new on the second.
     /// - The stack allows listening on a new address, answers for it at once, and announces it.
     /// - The listeners of an address that is ours no more end, and so do its connections: the stack
     ///   sends each peer a reset from that address and reports [`StackEvent::Withdrawn`] to the
@@ -35,11 +37,12 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.update_deferred();
         let old = core::mem::replace(&mut self.cfg.net, net);
-        let new = self.cfg.net.addrs().iter().map(|c| c.addr()).filter(|ip| !old.is_ours(*ip));
-        let new: Vec<_> = new.collect();
+        let addr = |(vid, c): (_, Cidr)| LinkAddr::new(vid, c.addr());
+        let new = self.cfg.net.all_addrs().map(addr);
+        let new: Vec<_> = new.filter(|at| !old.on(at.vid).is_ours(at.ip)).collect();
         self.announce_each(&new);
-        for gone in old.addrs().iter().map(|c| c.addr()) {
-            if !self.cfg.net.is_ours(gone) {
+        for gone in old.all_addrs().map(|(_, c)| c.addr()) {
+            if !self.cfg.net.has(gone) {
                 for port in self.listeners.ports_at(gone) {
                     self.unlisten(now, Some(gone), port);
                 }
@@ -49,6 +52,9 @@ impl<S: SendQueue + Default> Stack<S> {
         for index in 0..self.conns.end() {
             if !self.is_led(now, index) {
                 self.withdraw(index);
+            } else if let Some(e) = self.conns.get_mut(index) {
+                // The VLAN's frames may have another priority.
+                e.template.set_tag(self.cfg.net.tag(e.flow().vid(), e.template.dscp()));
             }
         }
     }
@@ -59,7 +65,8 @@ impl<S: SendQueue + Default> Stack<S> {
         self.peers.clear();
         for e in self.conns.iter() {
             let Some(listener) = e.listener.map(NonZeroU32::get) else { continue };
-            let site = self.cfg.net.site(e.flow().remote().ip());
+            let flow = e.flow();
+            let site = self.cfg.net.site_on(flow.vid(), flow.remote().ip());
             self.peers.opened(listener, site);
             if e.owner != Owner::HalfOpen {
                 self.peers.established(listener, site);
@@ -76,11 +83,12 @@ impl<S: SendQueue + Default> Stack<S> {
             // then.
             return true;
         }
-        let (peer, before) = (e.flow().remote().ip(), e.next_hop);
-        if !self.cfg.net.is_ours(e.flow().local().ip()) {
+        let (flow, before) = (e.flow(), e.next_hop);
+        let (vid, peer) = (flow.vid(), flow.remote().ip());
+        if !self.cfg.net.on(vid).is_ours(flow.local().ip()) {
             return false;
         }
-        let Some(hop) = self.cfg.net.route(peer) else { return false };
+        let Some(hop) = self.cfg.net.route_on(vid, peer) else { return false };
         let known = match before {
             NextHop::Neighbor(n) => self.neighbors.ip(n),
             NextHop::Station(_) => Some(peer),

@@ -10,7 +10,7 @@ use super::config::StackConfig;
 use super::flow::FlowKey;
 use super::frame::{TcpChecksum, TxBody, TxFrame};
 use crate::wire::{
-    EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, ethernet, ipv4, ipv6, tcp,
+    EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Tag, Vid, ethernet, ipv4, ipv6, tcp,
 };
 use crate::{SackBlocks, TxSegment};
 use core::net::{IpAddr, Ipv4Addr};
@@ -51,11 +51,15 @@ pub(super) struct Common {
     /// TTL, or hop limit.
     pub(super) ttl: u8,
     pub(super) dscp: u8,
+    /// The tag of the VLAN.
+    pub(super) tag: Tag,
 }
 
 impl Common {
-    pub(super) fn of(cfg: &StackConfig) -> Common {
-        Common { mac: MacAddr(cfg.mac), ttl: cfg.ttl, dscp: cfg.dscp }
+    /// Returns what the headers of the connections of a VLAN have in common.
+    pub(super) fn of(cfg: &StackConfig, vid: Vid) -> Common {
+        let tag = cfg.net.tag(vid, cfg.dscp);
+        Common { mac: MacAddr(cfg.mac), ttl: cfg.ttl, dscp: cfg.dscp, tag }
     }
 }
 
@@ -69,16 +73,22 @@ pub(super) struct HeaderTemplate {
     ip_sum: Sum,
     /// Sum of the pseudo-header with length 0, and of the ports.
     tcp_sum: Sum,
+    /// The tag of the VLAN. It has no place in `bytes`, which are thus the same with and without.
+    tag: Tag,
 }
 
 impl HeaderTemplate {
-    /// Returns the headers of `flow`. Segments over IPv6 carry the flow label `label` (RFC 6437),
-    /// by which routers choose among equal paths.
+    /// Returns the headers of `flow`, whose VLAN is that of `common`. Segments over IPv6 carry the
+    /// flow label `label` (RFC 6437), by which routers choose among equal paths.
     pub(super) fn new(common: Common, flow: &FlowKey, label: u32) -> HeaderTemplate {
         let (local, remote) = (flow.local(), flow.remote());
         let (src, dst) = (local.ip(), remote.ip());
-        let mut t =
-            HeaderTemplate { bytes: [0; LEN6 - DST], ip_sum: Sum::ZERO, tcp_sum: Sum::ZERO };
+        let mut t = HeaderTemplate {
+            bytes: [0; LEN6 - DST],
+            ip_sum: Sum::ZERO,
+            tcp_sum: Sum::ZERO,
+            tag: common.tag,
+        };
         let mut bytes = [0; LEN6];
         let ethertype = if src.is_ipv6() { EtherType::IPV6 } else { EtherType::IPV4 };
         let ethernet = EthernetHeader { dst: MacAddr::default(), src: common.mac, ethertype };
@@ -124,22 +134,26 @@ impl HeaderTemplate {
         t
     }
 
-    /// Returns the addresses and ports of the connection, ours first.
+    /// Returns the addresses, ports and VLAN of the connection, our end first.
     pub(super) fn flow(&self) -> FlowKey {
+        let vid = self.tag.vid();
         if self.is_ipv6() {
             let at = |n| self.be64(IP_AT + n);
             let (local, remote) = ([at(8), at(16)], [at(24), at(32)]);
-            return FlowKey::V6 { local, remote, ports: self.be32(TCP6_AT) };
+            return FlowKey::V6 { local, remote, ports: self.be32(TCP6_AT), vid };
         }
-        FlowKey::V4 { addrs: self.be64(IP_AT + 12), ports: self.be32(TCP_AT) }
+        FlowKey::V4 { addrs: self.be64(IP_AT + 12), ports: self.be32(TCP_AT), vid }
     }
 
     /// Returns true if these are the headers of the connection `flow`.
     #[inline(always)]
     pub(super) fn is_of(&self, flow: &FlowKey) -> bool {
         match *flow {
-            FlowKey::V4 { addrs, ports } => {
-                self.be64(IP_AT + 12) == addrs && self.be32(TCP_AT) == ports && !self.is_ipv6()
+            FlowKey::V4 { addrs, ports, vid } => {
+                self.be64(IP_AT + 12) == addrs
+                    && self.be32(TCP_AT) == ports
+                    && self.tag.vid() == vid
+                    && !self.is_ipv6()
             }
             FlowKey::V6 { .. } => self.is_ipv6() && self.flow() == *flow,
         }
@@ -162,6 +176,20 @@ impl HeaderTemplate {
     #[inline(always)]
     fn be64(&self, at: usize) -> u64 {
         u64::from(self.be32(at)) << 32 | u64::from(self.be32(at + 4))
+    }
+
+    /// Returns the DSCP of segments.
+    pub(super) fn dscp(&self) -> u8 {
+        let ip = &self.bytes[IP_AT - DST..];
+        let class =
+            if self.is_ipv6() { ip[0] << 4 | ip[1] >> 4 } else { ip[ipv4::TRAFFIC_CLASS_AT] };
+        class >> 2
+    }
+
+    /// Changes the tag of segments from now on, to another of the same VLAN.
+    pub(super) fn set_tag(&mut self, tag: Tag) {
+        debug_assert_eq!(self.tag.vid(), tag.vid());
+        self.tag = tag;
     }
 
     /// Changes the DSCP of segments from now on.
@@ -209,6 +237,9 @@ impl HeaderTemplate {
             self.fill_as::<TCP6_AT, LEN6>(dst, seg, sack, body, off, frame);
         } else {
             self.fill_as::<TCP_AT, LEN>(dst, seg, sack, body, off, frame);
+        }
+        if !self.tag.is_none() {
+            frame.put_tag(self.tag);
         }
     }
 
@@ -300,7 +331,7 @@ mod tests {
     use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket};
 
     const SOFT: Offloads = Offloads { tcp: false, ip: false };
-    const COMMON: Common = Common { mac: MacAddr([2; 6]), ttl: 61, dscp: 0 };
+    const COMMON: Common = Common { mac: MacAddr([2; 6]), ttl: 61, dscp: 0, tag: Tag(0) };
 
     proptest! {
         /// smoltcp finds both checksums right for all fields, payloads and DSCPs.
@@ -316,6 +347,7 @@ mod tests {
             prop_assert_eq!(t.flow(), flow);
             prop_assert!(t.is_of(&flow));
             t.set_dscp(dscp);
+            prop_assert_eq!(t.dscp(), dscp);
             let seg = TxSegment {
                 seq: SeqNumber(seq), ack: SeqNumber(ack), window,
                 flags: if syn { Flags::SYN } else { Flags::ACK },
@@ -367,6 +399,7 @@ mod tests {
             prop_assert_eq!(t.flow(), flow);
             prop_assert!(t.is_of(&flow) && (l == r || !t.is_of(&flow.reversed())));
             t.set_dscp(dscp);
+            prop_assert_eq!(t.dscp(), dscp);
             let seg = TxSegment {
                 seq: SeqNumber(seq), ack: SeqNumber(ack), window, flags: Flags::ACK,
                 timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),

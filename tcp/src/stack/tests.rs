@@ -22,6 +22,7 @@ mod spread;
 mod strangers;
 mod transfer;
 mod udp;
+mod vlan;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -29,6 +30,7 @@ use heddle_base::{Instant, Seed, Sum};
 
 use super::*;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, TcpHeader, arp as wire_arp};
+use crate::wire::{Tag, Vid};
 use crate::{ByteQueue, ConnEvent, Flags, Segment, TxSegment};
 use net::{Host, Net};
 
@@ -125,7 +127,7 @@ fn ip_frame(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u
 fn tcp_frame(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16), seg: &TxSegment, data: &[u8]) -> Vec<u8> {
     let flow = FlowKey::v4(src.0, src.1, dst.0, dst.1);
     let seg = TxSegment { len: u32::try_from(data.len()).unwrap(), ..*seg };
-    let common = template::Common { mac: MacAddr(MAC_A), ttl: 64, dscp: 0 };
+    let common = template::Common { mac: MacAddr(MAC_A), ttl: 64, dscp: 0, tag: Tag(0) };
     let template = template::HeaderTemplate::new(common, &flow, 0);
     let off = Offloads { tcp: false, ip: false };
     let mut f =

@@ -26,11 +26,13 @@ use super::arp::plain_frame;
 use super::control::Control;
 use super::counters::DropReason;
 use super::frame::{RxFrame, TxBody, TxFrame};
+use super::input::Layer2;
 use super::link::News;
+use super::neighbor::LinkAddr;
 use crate::SendQueue;
 use crate::wire::{
-    EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed, UdpHeader, ethernet,
-    ipv4, ipv6, udp,
+    EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed, UdpHeader, Vid,
+    ethernet, ipv4, ipv6, udp,
 };
 
 /// A UDP datagram that came to the open port.
@@ -112,8 +114,8 @@ pub(super) const MAX_WAITING: usize = 64;
 pub(super) const MAX_WAITING_EACH: usize = 8;
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Takes UDP datagrams to `port` on all our addresses from now on, and to no other port, as far
-    /// as `filter` and the budgets allow.
+    /// Takes UDP datagrams to `port` on all our addresses from now on, except for link-local ones of
+    /// VLANs, and to no other port, as far as `filter` and the budgets allow.
     pub fn bind_udp(&mut self, port: u16, filter: Arc<dyn DatagramFilter>) {
         self.udp.received.reserve_exact(MAX_RECEIVED);
         self.udp.open = Some(Open { port, admission: Admission::new(filter, self.ids.peer) });
@@ -151,19 +153,21 @@ impl<S: SendQueue + Default> Stack<S> {
         let (local, remote) = (d.local, d.remote);
         let ip_len = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
         if local.is_ipv4() != remote.is_ipv4()
-            || !self.cfg.net.is_ours(d.local.ip())
-            || !self.cfg.net.is_peer(d.remote.ip())
             || remote.port() == 0
             || d.payload.len() + ip_len + udp::HEADER_LEN > usize::from(self.cfg.mtu)
         {
             return Err(refused);
         }
-        let hop = self.cfg.net.route(d.remote.ip()).ok_or(refused)?;
+        let hop = self.cfg.net.way(Some(local.ip()), remote).map_err(|_| refused)?;
+        if !self.cfg.net.on(hop.vid).is_peer(remote.ip()) {
+            return Err(refused);
+        }
+        let next = LinkAddr::new(hop.vid, hop.next);
         let kind = if d.to_stranger { Control::Stranger } else { Control::Datagram };
-        if let Some(neighbor) = self.neighbors.acquire_known(hop.next) {
+        if let Some(neighbor) = self.neighbors.acquire_known(next) {
             let mac = self.neighbors.mac(neighbor).unwrap_or_default();
             self.neighbors.release(neighbor);
-            let frame = self.datagram_frame(mac, d);
+            let frame = self.datagram_frame(mac, hop.vid, d);
             self.push_datagram(kind, frame);
             return Ok(());
         }
@@ -175,22 +179,22 @@ impl<S: SendQueue + Default> Stack<S> {
         if waiting.len() >= MAX_WAITING || of_kind >= most {
             return Err(full);
         }
-        let (neighbor, ask) = self.neighbors.acquire(now, hop.next).ok_or(full)?;
+        let (neighbor, ask) = self.neighbors.acquire(now, next).ok_or(full)?;
         if ask {
-            self.ask(hop.local, hop.next, MacAddr::BROADCAST);
+            self.ask(hop.local, next, MacAddr::BROADCAST);
         }
         let its = |w: &&Waiting| w.neighbor == neighbor && w.kind == kind;
         if self.udp.waiting.iter().filter(its).count() >= MAX_WAITING_EACH {
             self.neighbors.release(neighbor);
             return Err(full);
         }
-        let frame = self.datagram_frame(MacAddr::default(), d);
+        let frame = self.datagram_frame(MacAddr::default(), hop.vid, d);
         self.udp.waiting.push_back(Waiting { neighbor, kind, frame });
         Ok(())
     }
 
-    fn datagram_frame(&self, to: MacAddr, d: &TxDatagram) -> TxFrame {
-        let mac = MacAddr(self.cfg.mac);
+    fn datagram_frame(&self, to: MacAddr, vid: Vid, d: &TxDatagram) -> TxFrame {
+        let (mac, tag) = (MacAddr(self.cfg.mac), self.cfg.net.tag(vid, self.cfg.dscp));
         let len = udp::HEADER_LEN + d.payload.len();
         let mut header = [0; udp::HEADER_LEN];
         UdpHeader { src_port: d.local.port(), dst_port: d.remote.port(), len }.emit(&mut header);
@@ -210,7 +214,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 payload_len: len,
             }
             .emit(&mut ip);
-            return plain_frame(&[&eth, &ip], body);
+            return plain_frame(&[&eth, &ip], body, tag);
         }
         let v4 = |ip| if let IpAddr::V4(ip) = ip { ip } else { Ipv4Addr::UNSPECIFIED };
         EthernetHeader { dst: to, src: mac, ethertype: EtherType::IPV4 }.emit(&mut eth);
@@ -226,7 +230,7 @@ impl<S: SendQueue + Default> Stack<S> {
             fragment: false,
         }
         .emit(&mut ip);
-        plain_frame(&[&eth, &ip], body)
+        plain_frame(&[&eth, &ip], body, tag)
     }
 
     fn push_datagram(&mut self, kind: Control, frame: TxFrame) {
@@ -274,7 +278,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         frame: &F,
-        eth: &EthernetHeader,
+        eth: &Layer2,
         (src, dst): (IpAddr, IpAddr),
         (ip_len, len): (usize, usize),
     ) -> Result<(), DropReason> {
@@ -291,10 +295,15 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::RxUnknownProtocol);
         }
         // A datagram sent to many hosts, or from no single host, gets no answer.
-        if eth.dst.is_group() || !self.cfg.net.is_ours(dst) {
+        let net = self.cfg.net.on(eth.vid);
+        // The owner knows the link of a datagram by our address, and a VLAN's link-local address may
+        // be ours on other links too.
+        let link_local = matches!(dst, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let unclear = !eth.vid.is_none() && link_local;
+        if eth.dst.is_group() || unclear || !net.is_ours(dst) {
             return Err(DropReason::RxOtherHost);
         }
-        if !self.cfg.net.is_peer(src) || !eth.src.is_station() {
+        if !net.is_peer(src) || !eth.src.is_station() {
             return Err(DropReason::RxBadSource);
         }
         let mut bytes = [0; MAX_DATAGRAM];
@@ -307,7 +316,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if !udp::checksum_valid(src, dst, &bytes[ip_len..]) {
             return Err(DropReason::UdpMalformed);
         }
-        let known = open.admission.admit(now, self.cfg.net.site(src), bytes)?;
+        let known = open.admission.admit(now, self.cfg.net.site_on(eth.vid, src), bytes)?;
         let room = if known { MAX_RECEIVED } else { MAX_RECEIVED / 2 };
         if self.udp.received.len() >= room {
             return Err(DropReason::UdpFull);

@@ -143,7 +143,7 @@ impl<S: SendQueue + Default> Stack<S> {
             Owner::Held => {}
         }
         if let Some(listener) = listener {
-            let site = self.cfg.net.site(flow.remote().ip());
+            let site = self.cfg.net.site_on(flow.vid(), flow.remote().ip());
             self.peers.gone(listener.get(), site, owner == Owner::HalfOpen);
         }
         if let NextHop::Neighbor(n) = next_hop {

@@ -1,4 +1,4 @@
-//! Ethernet II headers (no VLAN tag: the port strips it, or the frame is not for us).
+//! Ethernet II headers, without the [tag](super::vlan) of a VLAN.
 
 use core::fmt;
 use core::net::Ipv6Addr;
@@ -62,6 +62,10 @@ impl EtherType {
     pub const IPV4: EtherType = EtherType(0x0800);
     /// ARP (0x0806).
     pub const ARP: EtherType = EtherType(0x0806);
+    /// A VLAN's tag (0x8100): another type follows it.
+    pub const VLAN: EtherType = EtherType(0x8100);
+    /// The tag of a provider's bridge (0x88a8).
+    pub const SERVICE: EtherType = EtherType(0x88a8);
     /// IPv6 (0x86dd).
     pub const IPV6: EtherType = EtherType(0x86dd);
 }

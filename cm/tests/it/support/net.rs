@@ -150,7 +150,7 @@ impl Host {
             | Order::SetKeepalive { .. }
             | Order::SetPatience { .. }
             | Order::Announce
-            | Order::SolicitRouters => {}
+            | Order::SolicitRouters { .. } => {}
             Order::Release { conn } => assert!(self.open.remove(conn), "released once"),
             Order::SendStartup { conn, .. }
             | Order::EnterFpduMode { conn, .. }

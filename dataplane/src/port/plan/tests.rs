@@ -1,5 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
+use heddle_tcp::Vid;
+
 use super::devices::*;
 use super::*;
 
@@ -16,6 +18,7 @@ pub(in crate::port) fn config() -> PortConfig {
         rss_key: crate::port::RSS_KEY,
         mac: None,
         addrs: vec![ADDR],
+        vlans: Vec::new(),
         broadcast_arp: false,
         offloads: Offloads::default(),
         rx_interrupt: false,
@@ -190,6 +193,7 @@ fn test_plan_enables_only_offloads_that_device_has() {
         lro: false,
         multi_segs: true,
         rx_hash: false,
+        rx_vlan_strip: false,
     };
     assert_eq!(p.caps, all);
     // Buffers that hold a whole frame need no scattering, and a single queue needs no hash.
@@ -381,4 +385,36 @@ fn test_back_end_sends_trains_only_to_far_end_that_is_known_to_join() {
     assert_eq!(plan(&far(false), all), (false, 1));
     assert_eq!(plan(&far(true), Offloads { tso: false, ..all }), (false, 1));
     assert_eq!(plan(&far(true), Offloads { tx_checksum: false, ..all }), (false, 1));
+}
+
+#[test]
+fn test_plan_has_tags_taken_out_where_the_port_has_vlans() {
+    const STRIP: u64 = sys::HEDDLE_RX_OFFLOAD_VLAN_STRIP;
+    const FILTER: u64 = sys::HEDDLE_RX_OFFLOAD_VLAN_FILTER;
+    let with = |caps: Capabilities, vlans: &[u16]| {
+        let caps = Capabilities { rx_offloads: caps.rx_offloads | STRIP | FILTER, ..caps };
+        let vlans = vlans.iter().filter_map(|v| Vid::new(*v)).collect();
+        let p = plan_of(&caps, 1, &PortConfig { vlans, ..config() }).unwrap();
+        (p.caps.rx_vlan_strip, p.rx_offloads & STRIP != 0, p.filters_vlans())
+    };
+    assert_eq!(with(ice(), &[]), (false, false, false));
+    assert_eq!(with(ice(), &[10, 20]), (true, true, false));
+    // Virtio has to be told of VLANs that come later, too.
+    assert_eq!(with(virtio(), &[]), (false, false, true));
+    assert_eq!(with(virtio(), &[10]), (true, true, true));
+    let vlans = vec![Vid::new(10).unwrap()];
+    let tagged = PortConfig { vlans, ..config() };
+    let p = plan_of(&ring(), 1, &tagged).unwrap();
+    assert!(!p.caps.rx_vlan_strip && !p.filters_vlans(), "rings have neither");
+    assert!(refused(&mlx5(), 1, &tagged).contains("no VLANs"));
+    // The tag takes four bytes beyond the MTU.
+    let short = Capabilities { max_rx_pktlen: 1518, ..ice() };
+    assert!(plan_of(&short, 1, &config()).is_ok());
+    assert!(refused(&short, 1, &tagged).contains("an MTU of 1500 asked for, at most 1496"));
+    let room = |vlans: Vec<Vid>| {
+        let config = PortConfig { vlans, mtu: 9000, ..config() };
+        let caps = Capabilities { rx_offloads: 0, ..ice() };
+        plan("dev", &caps, 1, 9018, &config).map(drop)
+    };
+    assert!(room(Vec::new()).is_ok() && room(tagged.vlans.clone()).is_err());
 }

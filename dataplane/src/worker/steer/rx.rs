@@ -145,7 +145,7 @@ impl SteeredRx {
         while out.len() < most
             && let Some(frame) = self.taken.pop()
         {
-            match self.spread.steer(frame.data()) {
+            match self.spread.steer(frame.data(), frame.tag().is_some()) {
                 Steer::Own => out.push(frame),
                 Steer::Other(worker) => match self.outlets.get_mut(usize::from(worker)) {
                     Some(Some(outlet)) => outlet.stage(frame),

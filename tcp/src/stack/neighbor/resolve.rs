@@ -1,25 +1,24 @@
 //! The life of an entry: the stack asks for it, confirms it, contests it and gives it up, because
 //! of packets and because of time. The [parent](super) explains the rules.
 
-use core::net::IpAddr;
 use core::time::Duration;
 use heddle_base::Instant;
 
-use super::{Neighbor, Neighbors};
+use super::{LinkAddr, Neighbor, Neighbors};
 use crate::wire::MacAddr;
 
 /// The action due for a neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stack) enum Due {
-    /// Ask for `ip`, at this hardware address or everywhere.
-    Ask { ip: IpAddr, at: MacAddr },
+    /// Ask for the host `who`, at this hardware address or everywhere on its link.
+    Ask { who: LinkAddr, at: MacAddr },
     /// The neighbor never answered: its users fail.
     Failed(u32),
     /// The neighbor is in use but no longer answers. The table keeps its address.
     Unconfirmed,
     /// The old station of the neighbor is silent: the neighbor is now at `at`, which must confirm
     /// this.
-    Changed { neighbor: u32, ip: IpAddr, at: MacAddr },
+    Changed { neighbor: u32, who: LinkAddr, at: MacAddr },
 }
 
 /// The kind of packet from which we learn an address.
@@ -71,19 +70,19 @@ pub(super) enum State {
 }
 
 impl Neighbors {
-    /// Takes the claim of a packet that `ip` is at `mac`.
+    /// Takes the claim of a packet that the host `who` is at `mac`.
     pub(in crate::stack) fn learn(
         &mut self,
         now: Instant,
-        ip: IpAddr,
+        who: LinkAddr,
         mac: MacAddr,
         source: Source,
     ) -> Learned {
-        let Some(&index) = self.by_ip.get(&ip) else {
+        let Some(&index) = self.by_addr.get(&who) else {
             if source != Source::Request {
                 return Learned::Ignored;
             }
-            let n = Neighbor::new(ip, mac, State::Reachable, now, 0);
+            let n = Neighbor::new(who, mac, State::Reachable, now, 0);
             return match self.insert(n) {
                 Some(index) => {
                     self.timers.arm(index, now + LIFETIME);
@@ -140,7 +139,7 @@ impl Neighbors {
                     let failed = n.users > 0;
                     n.state = State::Failed;
                     self.incomplete -= 1;
-                    self.by_ip.remove(&n.ip);
+                    self.by_addr.remove(&n.at);
                     if failed {
                         return Some(Due::Failed(index));
                     }
@@ -148,9 +147,9 @@ impl Neighbors {
                 }
                 State::Incomplete(tries) => {
                     n.state = State::Incomplete(tries + 1);
-                    let ip = n.ip;
+                    let who = n.at;
                     self.timers.arm(index, now + RETRY);
-                    return Some(Due::Ask { ip, at: MacAddr::BROADCAST });
+                    return Some(Due::Ask { who, at: MacAddr::BROADCAST });
                 }
                 State::Reachable if now < n.fresh + LIFETIME => {
                     // A packet confirmed the address after the timer was armed.
@@ -160,28 +159,28 @@ impl Neighbors {
                 _ if n.users == 0 => self.remove(index),
                 State::Contested { claim, tries } if tries < CONTEST_TRIES => {
                     n.state = State::Contested { claim, tries: tries + 1 };
-                    let due = Due::Ask { ip: n.ip, at: n.mac };
+                    let due = Due::Ask { who: n.at, at: n.mac };
                     self.timers.arm(index, now + CONTEST);
                     return Some(due);
                 }
                 State::Contested { claim, .. } => {
                     n.mac = claim;
                     n.state = State::Probing(1);
-                    let due = Due::Changed { neighbor: index, ip: n.ip, at: claim };
+                    let due = Due::Changed { neighbor: index, who: n.at, at: claim };
                     self.timers.arm(index, now + RETRY);
                     return Some(due);
                 }
                 // Ask first at the known address, then everywhere.
                 State::Reachable => {
                     n.state = State::Probing(1);
-                    let due = Due::Ask { ip: n.ip, at: n.mac };
+                    let due = Due::Ask { who: n.at, at: n.mac };
                     self.timers.arm(index, now + RETRY);
                     return Some(due);
                 }
                 State::Probing(tries) if tries < 2 * TRIES => {
                     n.state = State::Probing(tries + 1);
                     let at = if tries < TRIES { n.mac } else { MacAddr::BROADCAST };
-                    let due = Due::Ask { ip: n.ip, at };
+                    let due = Due::Ask { who: n.at, at };
                     self.timers.arm(index, now + RETRY);
                     return Some(due);
                 }

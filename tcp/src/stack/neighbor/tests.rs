@@ -4,8 +4,8 @@ use core::net::Ipv4Addr;
 const M1: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const M2: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
-fn ip(n: u8) -> IpAddr {
-    Ipv4Addr::new(10, 0, 0, n).into()
+fn ip(n: u8) -> LinkAddr {
+    LinkAddr::new(Vid::NONE, Ipv4Addr::new(10, 0, 0, n).into())
 }
 
 fn at(s: u64) -> Instant {
@@ -26,7 +26,7 @@ fn test_incomplete_asks_three_times_and_fails() {
     let (i, ask) = n.acquire(at(0), ip(1)).unwrap();
     assert!(ask);
     assert_eq!(n.acquire(at(0), ip(1)), Some((i, false)));
-    let again = Due::Ask { ip: ip(1), at: MacAddr::BROADCAST };
+    let again = Due::Ask { who: ip(1), at: MacAddr::BROADCAST };
     assert_eq!(n.next_timeout(), Some(at(1)));
     assert_eq!(due(&mut n, 1), [again]);
     assert_eq!(due(&mut n, 2), [again]);
@@ -87,11 +87,11 @@ fn test_claim_of_another_address_holds_when_the_station_we_know_is_silent() {
         assert_eq!(n.learn(at(0), ip(1), M2, source), Learned::Contested(M1));
         assert_eq!((n.mac(i), n.is_settled(i)), (Some(M1), false));
         assert_eq!(n.learn(at(0), ip(1), M2, source), Learned::Ignored, "asked already");
-        let ask = Due::Ask { ip: ip(1), at: M1 };
+        let ask = Due::Ask { who: ip(1), at: M1 };
         assert_eq!(due_at(&mut n, Instant::from_millis(99)), []);
         assert_eq!(due_at(&mut n, Instant::from_millis(100)), [ask]);
         assert_eq!(due_at(&mut n, Instant::from_millis(199)), []);
-        let changed = Due::Changed { neighbor: i, ip: ip(1), at: M2 };
+        let changed = Due::Changed { neighbor: i, who: ip(1), at: M2 };
         assert_eq!(due_at(&mut n, Instant::from_millis(200)), [changed]);
         assert_eq!((n.mac(i), n.is_settled(i)), (Some(M2), true));
         assert_eq!(n.learn(at(1), ip(1), M2, Source::Reply), Learned::Confirmed);
@@ -168,10 +168,10 @@ fn test_entry_in_use_is_asked_for_again_and_kept() {
     n.learn(at(0), ip(1), M1, Source::Reply);
     assert_eq!(due(&mut n, 59), []);
     for s in 60..63 {
-        assert_eq!(due(&mut n, s), [Due::Ask { ip: ip(1), at: M1 }]);
+        assert_eq!(due(&mut n, s), [Due::Ask { who: ip(1), at: M1 }]);
     }
     for s in 63..66 {
-        assert_eq!(due(&mut n, s), [Due::Ask { ip: ip(1), at: MacAddr::BROADCAST }]);
+        assert_eq!(due(&mut n, s), [Due::Ask { who: ip(1), at: MacAddr::BROADCAST }]);
     }
     assert_eq!(n.mac(i), Some(M1));
     assert_eq!(due(&mut n, 66), [Due::Unconfirmed]);
@@ -206,7 +206,7 @@ fn test_full_table_evicts_the_stalest_unused_entry_and_never_one_in_use() {
     n.learn(at(6), ip(5), M2, Source::Request);
     assert_eq!((n.len(), n.evictions), (4, 1));
     assert_eq!(n.mac(first), Some(M1));
-    assert!(n.by_ip.contains_key(&ip(1)) && !n.by_ip.contains_key(&ip(2)));
+    assert!(n.by_addr.contains_key(&ip(1)) && !n.by_addr.contains_key(&ip(2)));
     for i in 3..=5 {
         n.acquire(at(7), ip(i)).unwrap();
     }

@@ -1,7 +1,7 @@
 use super::super::frame::{TxBody, TxFrame};
 use super::super::template::{Common, HeaderTemplate, Offloads};
 use super::*;
-use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, TcpHeader};
+use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Tag, TcpHeader};
 use crate::{SackBlocks, TxSegment};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ const V6: [IpAddr; 2] = [
 
 /// Returns a frame from the second address to the first.
 fn frame([us, peer]: [IpAddr; 2], seg: &TxSegment, payload: &[u8]) -> Vec<u8> {
-    let common = Common { mac: MacAddr([4; 6]), ttl: 64, dscp: 3 };
+    let common = Common { mac: MacAddr([4; 6]), ttl: 64, dscp: 3, tag: Tag(0) };
     let flow = FlowKey::new((peer, 7), (us, 9)).unwrap();
     let t = HeaderTemplate::new(common, &flow, 0x1_2345);
     let seg = TxSegment { len: u32::try_from(payload.len()).unwrap(), ..*seg };

@@ -55,7 +55,7 @@ fn frame6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, hops: u8, payload: &[u8]) -> V
 fn tcp6(src: (Ipv6Addr, u16), dst: (Ipv6Addr, u16), seg: &TxSegment, data: &[u8]) -> Vec<u8> {
     let flow = FlowKey::new((src.0.into(), src.1), (dst.0.into(), dst.1)).unwrap();
     let seg = TxSegment { len: u32::try_from(data.len()).unwrap(), ..*seg };
-    let common = template::Common { mac: MacAddr(MAC_A), ttl: 64, dscp: 0 };
+    let common = template::Common { mac: MacAddr(MAC_A), ttl: 64, dscp: 0, tag: Tag(0) };
     let t = template::HeaderTemplate::new(common, &flow, 9);
     let off = Offloads { tcp: false, ip: false };
     let mut f = t.frame(MacAddr(MAC_B), &seg, &crate::SackBlocks::default(), TxBody::None, off);
@@ -246,7 +246,10 @@ fn test_questions_for_our_address_are_answered_and_introduce_their_sender() {
     let mut b = host_b();
     for (dst, known) in [(ipv6::solicited_node(B6), false), (B6, true)] {
         let question = icmpv6::neighbor_solicit(A6, dst, B6, MacAddr(MAC_A));
-        assert_eq!(b.neighbors.known(A6.into()).is_some(), known);
+        assert_eq!(
+            b.neighbors.known(neighbor::LinkAddr::new(Vid::NONE, A6.into())).is_some(),
+            known
+        );
         b.handle_frame(ms(1), &frame6(A6, dst, ipv6::ICMP, 255, &question)[..]);
         let out = frames(&mut b, ms(1));
         let (ip, message) = icmp_of(&out[0]);
@@ -260,7 +263,10 @@ fn test_questions_for_our_address_are_answered_and_introduce_their_sender() {
         };
         assert_eq!(message, want);
     }
-    assert_eq!(b.neighbors.known(A6.into()), Some(MacAddr(MAC_A)));
+    assert_eq!(
+        b.neighbors.known(neighbor::LinkAddr::new(Vid::NONE, A6.into())),
+        Some(MacAddr(MAC_A))
+    );
     assert_eq!(b.counters().tx_neighbor_adverts, 2);
 }
 

@@ -71,7 +71,9 @@ impl Host {
 
 impl Station for Host {
     fn handle(&mut self, now: Instant, frame: &[u8]) {
-        if let FrameOutcome::Conn { conn, acked, payload } = self.stack.handle_frame(now, frame) {
+        let mut frame = Received::of(frame);
+        let outcome = self.stack.handle_frame(now, &mut frame);
+        if let FrameOutcome::Conn { conn, acked, payload } = outcome {
             if let Some(upto) = acked {
                 self.stack.user_mut(conn).unwrap().release(upto);
                 self.stack.notify_send(conn);
@@ -81,7 +83,7 @@ impl Station for Host {
                 let len = p.len as usize;
                 let buf = self.received.entry(conn).or_default();
                 buf.resize(buf.len().max(at + len), 0);
-                buf[at..at + len].copy_from_slice(&frame[p.frame_off..p.frame_off + len]);
+                buf[at..at + len].copy_from_slice(&frame.bytes[p.frame_off..p.frame_off + len]);
                 self.stack.accept_payload(now, conn, p.pos, p.len);
             }
         }
@@ -226,6 +228,42 @@ impl<X: Station, Y: Station> Net<X, Y> {
             idle = if self.now == before { idle + 1 } else { 0 };
             assert!(idle < 1000, "{what}: time stands still at {:?}", self.now);
         }
+    }
+}
+
+/// A frame as a port brings it: with a VLAN's tag in it, or taken out.
+#[derive(Clone)]
+pub(super) struct Received {
+    pub(super) bytes: Vec<u8>,
+    pub(super) tag: Option<Tag>,
+}
+
+impl Received {
+    pub(super) fn of(bytes: &[u8]) -> Received {
+        Received { bytes: bytes.to_vec(), tag: None }
+    }
+}
+
+impl Chunks for Received {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        self.bytes.get(off..).unwrap_or_default()
+    }
+}
+
+impl RxFrame for Received {
+    fn tag(&self) -> Option<Tag> {
+        self.tag
+    }
+
+    fn take_tag(&mut self) -> bool {
+        let Some(tag) = Tag::of(&self.bytes) else { return false };
+        self.bytes.drain(12..16);
+        self.tag = Some(tag);
+        true
     }
 }
 

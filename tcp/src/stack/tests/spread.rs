@@ -78,8 +78,8 @@ fn test_stacks_of_one_port_never_use_the_same_connection() {
                     } else {
                         Steer::Other(u16::try_from(me).unwrap())
                     };
-                    assert_eq!(share.steer(&answer(syn)), to);
-                    assert_eq!(share.steer(&unreachable(syn)), to);
+                    assert_eq!(share.steer(&answer(syn), false), to);
+                    assert_eq!(share.steer(&unreachable(syn), false), to);
                 }
                 stack.handle_frame(ms(round), &unreachable(syn)[..]);
                 assert_eq!(stack.counters().icmp_soft_errors, round + 1);

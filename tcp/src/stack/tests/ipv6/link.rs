@@ -49,7 +49,8 @@ fn test_owner_hears_what_a_router_tells() {
     let mut told =
         RouterAdvert { hop_limit: 64, lifetime: 1800, mtu: Some(1400), ..RouterAdvert::default() };
     told.prefixes.push(prefix);
-    assert_eq!(b.poll_news(), Some(LinkNews::Router { from: ROUTER, advert: Box::new(told) }));
+    let router = LinkNews::Router { vid: Vid::NONE, from: ROUTER, advert: Box::new(told) };
+    assert_eq!(b.poll_news(), Some(router));
     assert_eq!((b.poll_news(), b.has_news(), b.counters().rx_router_adverts), (None, false, 1));
 }
 
@@ -84,7 +85,7 @@ fn test_flood_of_advertisements_leaves_a_bounded_queue() {
 #[test]
 fn test_routers_are_asked_from_the_link_local_address() {
     let mut b = hears();
-    b.solicit_routers();
+    b.solicit_routers(Vid::NONE);
     let out = frames(&mut b, ms(0));
     let (ip, payload) = read6(&out[0]);
     assert!(ip.src.is_unicast_link_local());
@@ -119,7 +120,7 @@ fn test_owner_hears_of_a_conflict_only_while_the_address_is_new() {
     for n in 0..3 {
         b.handle_timeouts(ms(20 * n));
     }
-    assert_eq!(claim(&mut b, ms(500)), Some(LinkNews::Conflict { addr: B6 }));
+    assert_eq!(claim(&mut b, ms(500)), Some(LinkNews::Conflict { vid: Vid::NONE, addr: B6 }));
     for n in 0..3 {
         b.handle_timeouts(ms(2100 + 20 * n));
     }
