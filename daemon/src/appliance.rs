@@ -31,7 +31,7 @@ use heddle_types::WorkerId;
 use heddle_verbs::ListenParams;
 use tokio::sync::{Mutex, oneshot, watch};
 
-use crate::config::{Config, Forward};
+use crate::config::{self, Config, Forward};
 use crate::gateway::{self, GatewayThread, Shown};
 use crate::log::Logging;
 use crate::nfs::{Opened, Quota};
@@ -126,7 +126,7 @@ impl Appliance {
     ) -> std::io::Result<Rc<Appliance>> {
         let services = ServiceThread::start(node.device().clone())?;
         let links = Links::new(node.ports().iter().map(Port::link));
-        let ours = gateway::addresses(config.ports.iter().map(|p| &p.addresses[..]));
+        let ours = gateway::addresses(config.ports.iter().flat_map(config::Port::all_addresses));
         let tenants = Tenants::new(&config);
         let weight = config.weight;
         let gateway = config.infiniband.then(|| GatewayThread::start(&node, ours)).transpose()?;

@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_ctl::Patience;
-use heddle_tcp::{Cidr, Keepalive, Route};
+use heddle_tcp::{Cidr, Keepalive, Route, Vlan};
 use heddle_verbs::MpaOptions;
 use serde_json::Value;
 use tracing_subscriber::filter::LevelFilter;
@@ -40,7 +40,7 @@ pub enum Change {
     Terms(MpaOptions, Limits),
     /// Take no more connections at this address.
     ListenDel(SocketAddr),
-    /// Set other addresses and routes, for each port. Listeners at a removed address have ended
+    /// Set other addresses, routes and VLANs, for each port. Listeners at a removed address have ended
     /// before; connections at it end.
     Addresses(Vec<Net>),
     /// Set other options of an export that goes on, also for connected clients.
@@ -57,17 +57,18 @@ pub enum Change {
     Deadline(Duration),
 }
 
-/// Addresses and routes of a port.
-pub type Net = (Vec<Cidr>, Vec<Route>);
+/// Addresses, routes and VLANs of a port.
+pub type Net = (Vec<Cidr>, Vec<Route>, Vec<Vlan>);
 
-/// Returns the addresses and routes of each port.
+/// Returns the addresses, routes and VLANs of each port.
 fn nets(config: &Config) -> Vec<Net> {
-    config.ports.iter().map(|p| (p.addresses.clone(), p.routes.clone())).collect()
+    let net = |p: &Port| (p.addresses.clone(), p.routes.clone(), p.vlans.clone());
+    config.ports.iter().map(net).collect()
 }
 
 /// Returns the number of the port that has the address; no port has the unspecified address.
 fn port_of(config: &Config, addr: SocketAddr) -> Option<usize> {
-    config.ports.iter().position(|p| p.addresses.iter().any(|c| c.addr() == addr.ip()))
+    config.ports.iter().position(|p| p.all_addresses().any(|c| c.addr() == addr.ip()))
 }
 
 impl fmt::Display for Change {
@@ -339,8 +340,8 @@ pub fn apply(config: &mut Config, change: &Change) {
             config.forward.retain(|f| f.addr != *addr);
         }
         Change::Addresses(nets) => {
-            for (port, (addresses, routes)) in config.ports.iter_mut().zip(nets) {
-                (port.addresses, port.routes) = (addresses.clone(), routes.clone());
+            for (port, net) in config.ports.iter_mut().zip(nets) {
+                (port.addresses, port.routes, port.vlans) = net.clone();
             }
         }
         Change::ExportSet(spec) => {

@@ -142,6 +142,28 @@ fn test_addresses_change_after_old_listeners_end_and_before_new_ones() {
     assert_eq!(named(&old, &routed), ["addresses and routes"]);
 }
 
+/// A VLAN comes with its addresses, and a listener there starts after it and ends before it.
+#[test]
+fn test_vlans_change_with_the_addresses() {
+    let port = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n";
+    let file = |more: &str| {
+        let text = format!("{port}{more}");
+        Config::parse(&text, &Accounts::default()).unwrap_or_else(|p| panic!("{p:?}"))
+    };
+    let vlan = "[[port.vlan]]\nid = 10\naddresses = [\"10.0.10.1/24\"]\n";
+    let service = "[[listen]]\naddress = \"10.0.10.1:1\"\nservice = \"sink\"\n";
+    let (old, new) = (file(""), file(&format!("{vlan}{service}")));
+    assert_eq!(named(&old, &new), ["addresses and routes", "sink on 10.0.10.1:1"]);
+    assert_eq!(named(&new, &old), ["no service on 10.0.10.1:1", "addresses and routes"]);
+    let urgent = file(&format!("{vlan}priority = 5\n{service}"));
+    assert_eq!(named(&new, &urgent), ["addresses and routes"]);
+    for (from, to) in [(&old, &new), (&new, &urgent), (&urgent, &old)] {
+        let mut now = from.clone();
+        changes(from, to).unwrap().iter().for_each(|c| apply(&mut now, c));
+        assert_eq!(now, *to);
+    }
+}
+
 /// The control plane ends a listener whose address its port no longer has, even if another port has
 /// the address then.
 #[test]

@@ -29,7 +29,7 @@ use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
 use heddle_hub::Policy;
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, Route};
+use heddle_tcp::{Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, Route, Vlan};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -209,6 +209,8 @@ pub struct Port {
     pub routes: Vec<Route>,
     /// Which advertisements of routers count at the port.
     pub router_adverts: RouterAdverts,
+    /// VLANs of the port, with addresses and routes of their own.
+    pub vlans: Vec<Vlan>,
 }
 
 impl PartialEq for Port {
@@ -218,11 +220,17 @@ impl PartialEq for Port {
         self.is_same_device(o)
             && (name, mtu, workers, queues) == (&o.name, &o.mtu, &o.workers, &o.queues)
             && (offloads, addresses, routes) == (&o.offloads, &o.addresses, &o.routes)
-            && self.router_adverts == o.router_adverts
+            && (self.router_adverts, &self.vlans) == (o.router_adverts, &o.vlans)
     }
 }
 
 impl Port {
+    /// Returns our addresses at the port and in its VLANs.
+    pub fn all_addresses(&self) -> impl Iterator<Item = Cidr> + '_ {
+        let vlans = self.vlans.iter().flat_map(|v| v.net.addrs());
+        self.addresses.iter().chain(vlans).copied()
+    }
+
     /// Returns true if both name a device that can be opened only once.
     fn names_device_of(&self, other: &Port) -> bool {
         match (&self.source, &other.source) {

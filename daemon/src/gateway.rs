@@ -68,10 +68,8 @@ struct Running {
 }
 
 /// Returns the addresses of all ports.
-pub(crate) fn addresses<'a>(
-    ports: impl IntoIterator<Item = &'a [heddle_tcp::Cidr]>,
-) -> Vec<IpAddr> {
-    ports.into_iter().flatten().map(heddle_tcp::Cidr::addr).collect()
+pub(crate) fn addresses(ports: impl IntoIterator<Item = heddle_tcp::Cidr>) -> Vec<IpAddr> {
+    ports.into_iter().map(|c| c.addr()).collect()
 }
 
 impl GatewayThread {

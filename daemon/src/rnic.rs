@@ -156,6 +156,7 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
         let setup = PortSetup {
             routes: p.routes.clone(),
             router_adverts: p.router_adverts,
+            vlans: p.vlans.clone(),
             mtu: p.mtu,
             workers: p.workers,
             queue_pairs: p.queues,

@@ -286,9 +286,10 @@ impl Args {
         let net = &self.rnic.net;
         let pair = self.wire == WireArg::Vdev;
         let device = net.pci.is_some() || self.rnic.socket.is_some();
-        if device || !net.ips.is_empty() || (net.vdev.is_some() && !pair) {
+        let addrs = net.addrs().next().is_some();
+        if device || addrs || (net.vdev.is_some() && !pair) {
             return Err(Failure::usage(
-                "--vdev, --pci, --ip and --socket go with --connect: without it the wire is a ring; \
+                "--vdev, --pci, --ip, --vlan and --socket go with --connect: without it the wire is a ring; \
                  --vdev goes with --wire vdev, too",
             ));
         }

@@ -66,7 +66,7 @@ const LINGER: Duration = Duration::from_millis(200);
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.net.source()?;
     for l in &args.listen {
-        if !l.addr.ip().is_unspecified() && !args.net.ips.iter().any(|c| c.addr() == l.addr.ip()) {
+        if !l.addr.ip().is_unspecified() && !args.net.has(l.addr.ip()) {
             return Err(Failure::usage(format!("--listen {}: no --ip has that address", l.addr)));
         }
     }

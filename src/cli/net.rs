@@ -1,10 +1,14 @@
 //! The RNIC that a command works on.
 
+use std::fmt::Display;
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use heddle::dpdk::{IovaMode, Offloads, PortSource, VdevArg};
 use heddle::rnic::MTU;
-use heddle::tcp::{Cidr, Congestion, ConnConfig, Ecn, RouterAdverts, check_addrs};
+use heddle::tcp::{
+    Addressing, Cidr, Congestion, ConnConfig, Ecn, Priority, Route, RouterAdverts, Vid, Vlan,
+};
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
 use heddle_daemon::config::Sharing;
 pub(crate) use heddle_daemon::config::cidr;
@@ -38,6 +42,10 @@ pub(crate) struct NetArgs {
     /// MTU, addresses for addresses of their prefixes as well
     #[arg(long, value_name = "WHAT", default_value_t = RouterAdverts::Ignore)]
     pub(crate) router_adverts: RouterAdverts,
+    /// A VLAN of the port, and our addresses there: 10=10.0.10.1/24,fd00:10::1/64; also priority=0 to
+    /// 7 or dscp, gateway=IP and router-adverts=WHAT; may be given several times
+    #[arg(long = "vlan", value_name = "ID=LIST", value_parser = vlan)]
+    pub(crate) vlans: Vec<Vlan>,
 }
 
 /// Parses a list of offloads.
@@ -50,6 +58,40 @@ fn offloads(s: &str) -> Result<Offloads, String> {
             Err(format!("there is no offload {name:?}: {}, or none", Offloads::NAMES.join(", ")))
         }
     }
+}
+
+fn parsed<T: FromStr<Err: Display>>(s: &str) -> Result<T, String> {
+    s.parse().map_err(|e: T::Err| e.to_string())
+}
+
+/// Parses a VLAN with our addresses there.
+fn vlan(s: &str) -> Result<Vlan, String> {
+    let form = || format!("'{s}' is no VLAN (expected ID=ADDRESS/PREFIX, such as 10=10.0.10.1/24)");
+    let (id, list) = s.split_once('=').ok_or_else(form)?;
+    let vid = id.parse().ok().and_then(Vid::new).ok_or("a VLAN has an ID between 1 and 4094")?;
+    let (mut addrs, mut routes) = (Vec::new(), Vec::new());
+    let (mut priority, mut router_adverts) = (Priority::default(), RouterAdverts::Ignore);
+    for item in list.split(',') {
+        match item.split_once('=') {
+            None => addrs.push(cidr(item)?),
+            Some(("priority", p)) => priority = parsed(p)?,
+            Some(("gateway", ip)) => {
+                let via = ip.parse().map_err(|_| format!("'{ip}' is no address of a gateway"))?;
+                routes.push(Route::default_via(via));
+            }
+            Some(("router-adverts", what)) => router_adverts = parsed(what)?,
+            Some((key, _)) => {
+                return Err(format!(
+                    "a VLAN has no {key}: addresses, priority, gateway, router-adverts"
+                ));
+            }
+        }
+    }
+    if addrs.is_empty() && router_adverts != RouterAdverts::Addresses {
+        return Err(form());
+    }
+    let net = Addressing::new(addrs, routes).map_err(|e| e.to_string())?;
+    Ok(Vlan { vid, priority, router_adverts, net })
 }
 
 /// The command line's form of [`IovaMode`].
@@ -84,10 +126,14 @@ pub(crate) fn mtu(s: &str) -> Result<u16, String> {
 impl NetArgs {
     /// Returns the device, after checking that the options name a device and an address.
     pub(crate) fn source(&self) -> Result<PortSource, Failure> {
-        if self.ips.is_empty() && self.router_adverts != RouterAdverts::Addresses {
+        let none = self.ips.is_empty() && self.router_adverts != RouterAdverts::Addresses;
+        if none && self.vlans.is_empty() {
             return Err(Failure::usage("--ip is missing: an RNIC needs an address"));
         }
-        check_addrs(&self.ips, self.gateway).map_err(Failure::usage)?;
+        let routes = self.gateway.map(Route::default_via).into_iter().collect();
+        Addressing::new(self.ips.clone(), routes)
+            .and_then(|net| net.with_vlans(self.vlans.clone()))
+            .map_err(Failure::usage)?;
         match (&self.vdev, &self.pci) {
             (Some(v), _) => Ok(PortSource::Vdev(v.clone())),
             (None, Some(p)) => Ok(PortSource::Device(p.clone())),
@@ -95,6 +141,17 @@ impl NetArgs {
                 Err(Failure::usage("--vdev or --pci is missing: an RNIC needs a device"))
             }
         }
+    }
+
+    /// Returns our addresses, those in VLANs last.
+    pub(crate) fn addrs(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let vlans = self.vlans.iter().flat_map(|v| v.net.addrs());
+        self.ips.iter().chain(vlans).map(Cidr::addr)
+    }
+
+    /// Returns true if the address is one of ours.
+    pub(crate) fn has(&self, ip: IpAddr) -> bool {
+        self.addrs().any(|addr| addr == ip)
     }
 
     /// Starts DPDK and opens the device with the configuration that `change` returns.
@@ -107,6 +164,7 @@ impl NetArgs {
         let config = change(EndpointConfig {
             gateway: self.gateway,
             router_adverts: self.router_adverts,
+            vlans: self.vlans.clone(),
             offloads: self.offloads.unwrap_or_default(),
             ..config
         });

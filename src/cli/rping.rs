@@ -82,13 +82,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     log::start(if args.debug { LevelFilter::DEBUG } else { LevelFilter::WARN });
     let stop = Stop::on_signals()?;
     let mpa = if args.server { args.mpa.server()? } else { args.mpa.client()? };
-    let ips = &args.rnic.net.ips;
-    let own = ips.first().map(heddle::tcp::Cidr::addr);
+    let own = args.rnic.net.addrs().next();
     let Some(ip) = args.addr.or(own) else {
         return Err(Failure::usage("-a is missing"));
     };
     let ours = args.rnic.socket.is_some() || ip.is_unspecified();
-    if args.server && !ours && !ips.iter().any(|c| c.addr() == ip) {
+    if args.server && !ours && !args.rnic.net.has(ip) {
         return Err(Failure::usage(format!("-a {ip}: no --ip has that address")));
     }
     let addr = SocketAddr::new(ip, args.port);

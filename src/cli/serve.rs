@@ -104,7 +104,7 @@ pub(crate) struct Args {
 
 /// Options that the configuration file replaces: first those that do not apply to a private RNIC
 /// either.
-const FLAGS: [&str; 22] = [
+const FLAGS: [&str; 23] = [
     "metrics",
     "vdev",
     "pci",
@@ -112,6 +112,7 @@ const FLAGS: [&str; 22] = [
     "ips",
     "gateway",
     "router_adverts",
+    "vlans",
     "congestion",
     "ecn",
     "receive_window",
@@ -268,7 +269,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         return Err(Failure::usage(SpecError::Range { what: "MiB of memory", given, min: 1, max }));
     }
     for (n, s) in args.listen.iter().enumerate() {
-        if !s.addr.ip().is_unspecified() && !args.net.ips.iter().any(|c| c.addr() == s.addr.ip()) {
+        if !s.addr.ip().is_unspecified() && !args.net.has(s.addr.ip()) {
             return Err(Failure::usage(format!("--listen {}: no --ip has that address", s.addr)));
         }
         if args.listen[..n].iter().any(|o| o.addr == s.addr) {
@@ -291,6 +292,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
             addresses: args.net.ips.clone(),
             routes: args.net.gateway.map(Route::default_via).into_iter().collect(),
             router_adverts: args.net.router_adverts,
+            vlans: args.net.vlans.clone(),
         }],
         inner: config::inner(),
         private: None,

@@ -8,8 +8,9 @@ use heddle_dataplane::WorkerSnapshot;
 use heddle_socket::Fault;
 use heddle_socket::admin::{
     Agreed, Conn, Conns, ConnsArgs, ControlStatus, Counter, Listener, MAX_CONNS, MAX_MRS, Mr, Mrs,
-    MrsArgs, Port, Ports, Qp, Stats, Status, Tcp, WorkerStatus,
+    MrsArgs, Port, PortVlan, Ports, Qp, Stats, Status, Tcp, WorkerStatus,
 };
+use heddle_tcp::Vlan;
 use heddle_types::{Access as Rights, AppId, CmId, WorkerId};
 use tokio::time::timeout;
 
@@ -327,10 +328,20 @@ fn answer_port(
         link_changed_ns: links.and_then(|l| l.changed_ns),
         addresses: config.addresses.iter().map(ToString::to_string).collect(),
         routes: config.routes.iter().map(ToString::to_string).collect(),
+        vlans: config.vlans.iter().map(answer_vlan).collect(),
         workers,
         offloads: port.caps().each().iter().filter(|o| o.1).map(|o| o.0.to_owned()).collect(),
         no_interrupts: port.no_interrupts().map(str::to_owned),
         counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
+    }
+}
+
+fn answer_vlan(vlan: &Vlan) -> PortVlan {
+    PortVlan {
+        id: vlan.vid.get(),
+        priority: vlan.priority.to_string(),
+        addresses: vlan.net.addrs().iter().map(ToString::to_string).collect(),
+        routes: vlan.net.routes().iter().map(ToString::to_string).collect(),
     }
 }
 

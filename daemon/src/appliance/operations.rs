@@ -17,10 +17,11 @@ use heddle_tcp::Addressing;
 use heddle_types::CmId;
 use tokio::net::TcpListener;
 
-use super::{Appliance, addresses, exports, silent, taken};
+use super::taken::{self, Taken};
+use super::{Appliance, addresses, exports, silent};
 use crate::access::Access;
 use crate::change::{self, Change, Net};
-use crate::config::{Config, ConfigError, Forward, forward, level};
+use crate::config::{self, Config, ConfigError, Forward, forward, level};
 use crate::gateway;
 use crate::nfs::Opened;
 use crate::service::{ServiceError, ServiceKind, ServiceSpec};
@@ -314,15 +315,23 @@ impl Appliance {
     }
 
     async fn set_addresses(&self, nets: &[Net]) -> Result<(), String> {
-        let ours = gateway::addresses(nets.iter().map(|(addrs, _)| &addrs[..]));
-        let net = |(addrs, routes): &Net| Addressing::new(addrs.clone(), routes.clone());
+        let net = |(addrs, routes, vlans): &Net| {
+            Addressing::new(addrs.clone(), routes.clone())?.with_vlans(vlans.clone())
+        };
         let nets: Vec<_> =
             nets.iter().map(net).collect::<Result<_, _>>().map_err(|e| e.to_string())?;
-        let addrs = |net: &Addressing| net.addrs().iter().map(|c| c.addr()).collect::<Vec<_>>();
-        let after: Vec<_> = nets.iter().map(addrs).collect();
+        let ours = gateway::addresses(nets.iter().flat_map(|n| n.all_addrs()).map(|(_, c)| c));
+        let taken = |net: &Addressing| Taken {
+            addrs: net.all_addrs().map(|(_, c)| c.addr()).collect(),
+            vlans: net.vlans().iter().map(|v| v.vid).collect(),
+        };
+        let after: Vec<_> = nets.iter().map(taken).collect();
         let before: Vec<_> = {
-            let config = self.config.borrow();
-            config.ports.iter().map(|p| p.addresses.iter().map(|c| c.addr()).collect()).collect()
+            let of = |p: &config::Port| Taken {
+                addrs: p.all_addresses().map(|c| c.addr()).collect(),
+                vlans: p.vlans.iter().map(|v| v.vid).collect(),
+            };
+            self.config.borrow().ports.iter().map(of).collect()
         };
         taken::around(self.node.ports(), &before, &after, async {
             let done = self.ask(|reply| Question::SetAddressing { nets, reply }).await;

@@ -14,7 +14,7 @@ use heddle_ctl::{MAX_WORKERS, MTU, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSource, VdevArg};
 use heddle_hub::{Addresses, Policy, ShareTerms};
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Addressing, Cidr, Congestion, Ecn, Pacing, Route};
+use heddle_tcp::{Addressing, Cidr, Congestion, Ecn, Pacing, Priority, Route, Vid, Vlan};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use toml::Spanned;
@@ -235,6 +235,7 @@ impl Checker<'_> {
             let at = Spanned::new(f.span(), ());
             let f = f.into_inner();
             let names = (f.name.clone(), f.addresses.clone());
+            let vlans: Vec<_> = f.vlan.iter().map(|v| Spanned::new(v.span(), ())).collect();
             let device = f.vdev.clone().or_else(|| f.pci.clone());
             let port = self.port(n, &at, f);
             if ports.iter().any(|p| p.name == port.name) {
@@ -250,10 +251,11 @@ impl Checker<'_> {
                 self.wrong(&device, "another port has this device");
             }
             for (given, addr) in names.1.iter().zip(&port.addresses) {
-                let taken = |p: &Port| p.addresses.iter().any(|a| a.addr() == addr.addr());
-                if ports.iter().any(taken) {
-                    self.wrong(given, format!("{} is the address of another port", addr.addr()));
-                }
+                self.apart(given, *addr, &ports);
+            }
+            for (given, vlan) in vlans.iter().zip(&port.vlans) {
+                let addrs = vlan.net.addrs().to_vec();
+                addrs.into_iter().for_each(|addr| self.apart(given, addr, &ports));
             }
             ports.push(port);
         }
@@ -264,6 +266,13 @@ impl Checker<'_> {
             self.problems.push(Problem::at(self.text, 0..0, what));
         }
         ports
+    }
+
+    /// Reports an address of a port that another port has.
+    fn apart<T>(&mut self, at: &Spanned<T>, addr: Cidr, others: &[Port]) {
+        if others.iter().flat_map(Port::all_addresses).any(|a| a.addr() == addr.addr()) {
+            self.wrong(at, format!("{} is the address of another port", addr.addr()));
+        }
     }
 
     /// Checks a port and reports every problem in it. A port whose device is not known has another
@@ -292,13 +301,61 @@ impl Checker<'_> {
         let adverts = f.router_advertisements.as_ref();
         let adverts = adverts.and_then(|a| self.word(a, RouterAdverts::from_str));
         let router_adverts = adverts.unwrap_or_default();
-        if f.addresses.is_empty() && router_adverts != RouterAdverts::Addresses {
+        let has_way = router_adverts == RouterAdverts::Addresses || !f.vlan.is_empty();
+        if f.addresses.is_empty() && !has_way {
             self.lacks(at, &["port.addresses"], "a port needs addresses");
         }
-        let routes = self.routes(&f, &addresses);
+        let routes = self.routes((&f.gateway, &f.routes), &addresses);
+        let vlans = self.vlans(&f.vlan, &addresses);
         let name = f.name.map_or_else(|| format!("port{number}"), Spanned::into_inner);
         let source = source.unwrap_or_else(|| PortSource::Device(format!("{UNKNOWN}{number}")));
-        Port { name, source, mtu, workers, queues, offloads, addresses, routes, router_adverts }
+        Port {
+            name,
+            source,
+            mtu,
+            workers,
+            queues,
+            offloads,
+            addresses,
+            routes,
+            router_adverts,
+            vlans,
+        }
+    }
+
+    /// Checks the VLANs of a port that has `addresses` besides.
+    fn vlans(&mut self, given: &[Spanned<file::Vlan>], addresses: &[Cidr]) -> Vec<Vlan> {
+        let mut vlans: Vec<Vlan> = Vec::new();
+        for at in given {
+            let f = at.get_ref();
+            if f.id.is_none() {
+                self.lacks(at, &["port.vlan.id"], "a VLAN needs its id");
+            }
+            let id = self.number(&f.id, 1..=4094, 0);
+            let priority = f.priority.as_ref().and_then(|p| {
+                let text = Spanned::new(p.span(), p.get_ref().0.clone());
+                self.word(&text, Priority::from_str)
+            });
+            let addresses_here = self.addresses(&f.addresses);
+            let heard = f.router_advertisements.as_ref();
+            let heard = heard.and_then(|a| self.word(a, RouterAdverts::from_str));
+            let router_adverts = heard.unwrap_or_default();
+            if f.addresses.is_empty() && router_adverts != RouterAdverts::Addresses {
+                self.lacks(at, &["port.vlan.addresses"], "a VLAN needs addresses");
+            }
+            let routes = self.routes((&f.gateway, &f.routes), &addresses_here);
+            let Some(vid) = Vid::new(id) else { continue };
+            let Ok(net) = Addressing::new(addresses_here, routes) else { continue };
+            let priority = priority.unwrap_or_default();
+            vlans.push(Vlan { vid, priority, router_adverts, net });
+            // The check includes the VLANs before it, so a failure belongs to this VLAN.
+            let all = Addressing::new(addresses.to_vec(), Vec::new()).unwrap_or_default();
+            if let Err(e) = all.with_vlans(vlans.clone()) {
+                self.wrong(at, e);
+                vlans.pop();
+            }
+        }
+        vlans
     }
 
     /// Returns the offloads of a list, or the usual ones if there is no list.
@@ -332,14 +389,18 @@ impl Checker<'_> {
     }
 
     /// Collects the routes; a gateway is the default route.
-    fn routes(&mut self, f: &file::Port, addresses: &[Cidr]) -> Vec<Route> {
+    fn routes(
+        &mut self,
+        (gateway, given): (&Key<String>, &[Spanned<file::Route>]),
+        addresses: &[Cidr],
+    ) -> Vec<Route> {
         let mut routes = Vec::new();
-        if let Some(g) = &f.gateway
+        if let Some(g) = gateway
             && let Some(via) = self.word(g, value::ip)
         {
             self.route(g, Route::default_via(via), addresses, &mut routes);
         }
-        for r in &f.routes {
+        for r in given {
             let (Some(to), Some(via)) = (&r.get_ref().to, &r.get_ref().via) else {
                 self.lacks(r, &["port.routes.to", "port.routes.via"], "a route needs to and via");
                 continue;

@@ -42,6 +42,35 @@ impl Visitor<'_> for TimeVisitor {
     }
 }
 
+/// The priority of a VLAN's frames, not parsed yet: a number or a word.
+#[derive(Debug, Default, Clone, Serialize)]
+#[serde(transparent)]
+pub(super) struct Priority(pub(super) String);
+
+impl<'de> Deserialize<'de> for Priority {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
+        from.deserialize_any(PriorityVisitor)
+    }
+}
+
+struct PriorityVisitor;
+
+impl Visitor<'_> for PriorityVisitor {
+    type Value = Priority;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a priority, 0 to 7 or \"dscp\"")
+    }
+
+    fn visit_str<E: Error>(self, s: &str) -> Result<Priority, E> {
+        Ok(Priority(s.into()))
+    }
+
+    fn visit_i64<E: Error>(self, n: i64) -> Result<Priority, E> {
+        Ok(Priority(n.to_string()))
+    }
+}
+
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
@@ -108,6 +137,19 @@ pub(super) struct Port {
     pub(super) gateway: Key<String>,
     pub(super) routes: Vec<Spanned<Route>>,
     #[serde(rename = "router-advertisements")]
+    pub(super) router_advertisements: Key<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) vlan: Vec<Spanned<Vlan>>,
+}
+
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct Vlan {
+    pub(super) id: Key<i64>,
+    pub(super) priority: Key<Priority>,
+    pub(super) addresses: Vec<Spanned<String>>,
+    pub(super) gateway: Key<String>,
+    pub(super) routes: Vec<Spanned<Route>>,
     pub(super) router_advertisements: Key<String>,
 }
 

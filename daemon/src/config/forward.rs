@@ -130,8 +130,7 @@ impl fmt::Display for Forward {
 /// # Errors
 /// The reason, in the words of the configuration.
 pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result<(), String> {
-    let ours: Vec<IpAddr> =
-        ports.iter().flat_map(|p| &p.addresses).map(heddle_tcp::Cidr::addr).collect();
+    let ours: Vec<IpAddr> = ports.iter().flat_map(Port::all_addresses).map(|c| c.addr()).collect();
     let mut pairing = Pairing::new(ours.clone(), CmId(0));
     for (n, f) in (0..).zip(others) {
         let rule = PairingRule {

@@ -9,7 +9,7 @@ use heddle_base::units::ByteRate;
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
-use heddle_tcp::{Congestion, Ecn, Pacing, Route};
+use heddle_tcp::{Congestion, Ecn, Pacing, Route, Vlan};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::PageSize;
 use toml::Spanned;
@@ -186,7 +186,6 @@ fn port(p: &Port) -> file::Port {
         PortSource::Vdev(vdev) => (word(vdev), None),
         PortSource::Device(pci) => (None, word(pci)),
     };
-    let route = |r: &Route| file::Route { to: word(r.dest), via: word(r.via) };
     file::Port {
         name: word(&p.name),
         vdev,
@@ -200,6 +199,22 @@ fn port(p: &Port) -> file::Port {
         gateway: None,
         routes: all(p.routes.iter().map(route)),
         router_advertisements: word(p.router_adverts),
+        vlan: all(p.vlans.iter().map(vlan)),
+    }
+}
+
+fn route(r: &Route) -> file::Route {
+    file::Route { to: word(r.dest), via: word(r.via) }
+}
+
+fn vlan(v: &Vlan) -> file::Vlan {
+    file::Vlan {
+        id: number(v.vid.get()),
+        priority: Some(at(file::Priority(v.priority.to_string()))),
+        addresses: words(v.net.addrs().iter()),
+        gateway: None,
+        routes: all(v.net.routes().iter().map(route)),
+        router_advertisements: word(v.router_adverts),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use heddle_dataplane::{IdlePolicy, MemoryMode, PortSource};
+use heddle_tcp::Cidr;
 
 use super::Config;
 use super::host::ranges;
@@ -19,13 +20,14 @@ pub(super) fn of(config: &Config, memory: Option<(u32, MemoryMode)>, dpdk: Optio
             PortSource::Vdev(vdev) => vdev.to_string(),
             PortSource::Device(pci) => pci.clone(),
         };
-        let addresses: Vec<_> = p.addresses.iter().map(ToString::to_string).collect();
-        let what = format!(
-            "{device}, {}, MTU {}, {}",
-            addresses.join(" "),
-            p.mtu,
-            number(p.workers, "worker")
-        );
+        let joined = |addresses: &[Cidr]| {
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        let mut what = format!("{device}, {}", joined(&p.addresses));
+        for v in &p.vlans {
+            let _ = write!(what, ", VLAN {}: {}", v.vid, joined(v.net.addrs()));
+        }
+        let _ = write!(what, ", MTU {}, {}", p.mtu, number(p.workers, "worker"));
         line(&p.name, what);
     }
     let cpus = match &config.workers.lcores[..] {

@@ -2,6 +2,7 @@ use super::*;
 
 use heddle_dataplane::{IovaMode, Naps};
 use heddle_hub::ShareTerms;
+use heddle_tcp::Priority;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 
 /// The shortest valid file.
@@ -105,6 +106,17 @@ queues = 1
 gateway = "10.0.0.254"
 router-advertisements = "routes"
 routes = [{ to = "10.9.0.0/16", via = "10.1.9.9" }]
+[[port.vlan]]
+id = 10
+addresses = ["10.3.0.1/24"]
+gateway = "10.3.0.254"
+routes = [{ to = "10.8.0.0/16", via = "10.3.0.9" }]
+router-advertisements = "addresses"
+priority = "dscp"
+[[port.vlan]]
+id = 20
+addresses = ["10.4.0.1/24"]
+priority = 5
 [[port]]
 vdev = "net_ring0"
 addresses = ["10.2.0.1/24"]
@@ -201,6 +213,14 @@ timeout = "250ms"
     assert_eq!(left.addresses.len(), 2);
     assert_eq!(routes, ["0.0.0.0/0 via 10.0.0.254", "10.9.0.0/16 via 10.1.9.9"]);
     assert_eq!(other.name, "port1");
+    let [ten, twenty] = &left.vlans[..] else { panic!("{:?}", left.vlans) };
+    assert_eq!((ten.vid.get(), ten.priority), (10, Priority::Dscp));
+    assert_eq!(ten.router_adverts, RouterAdverts::Addresses);
+    let routes: Vec<_> = ten.net.routes().iter().map(ToString::to_string).collect();
+    assert_eq!(routes, ["0.0.0.0/0 via 10.3.0.254", "10.8.0.0/16 via 10.3.0.9"]);
+    assert_eq!((twenty.vid.get(), twenty.priority), (20, Priority::Fixed(5)));
+    let addresses: Vec<_> = left.all_addresses().map(|c| c.addr().to_string()).collect();
+    assert_eq!(addresses, ["10.0.0.1", "10.1.0.1", "10.3.0.1", "10.4.0.1"]);
     let listen: Vec<_> = c.listen.iter().map(|s| format!("{}={}", s.addr, s.kind)).collect();
     let services = ["10.2.0.1:7174=ib_write_bw", "0.0.0.0:1=sink", "10.2.0.1:7175=cmtime"];
     assert_eq!(listen, services);
@@ -480,6 +500,50 @@ fn test_listener_address_must_belong_to_a_port_and_be_given_once() {
 }
 
 #[test]
+fn test_parser_refuses_vlans_that_a_port_cannot_have() {
+    let vlan = |keys: &str| format!("{LEAST}[[port.vlan]]\n{keys}\n");
+    let a = "addresses = [\"10.2.0.1/24\"]";
+    for (text, line, expected) in [
+        (vlan(a), 4, "a VLAN needs its id"),
+        (vlan(&format!("id = 0\n{a}")), 5, "between 1 and 4094"),
+        (vlan(&format!("id = 4095\n{a}")), 5, "between 1 and 4094"),
+        (vlan("id = 10"), 4, "a VLAN needs addresses"),
+        (vlan("id = 10\naddresses = [\"10.0.0.1/24\"]"), 4, "10.0.0.1 is given twice"),
+        (vlan(&format!("id = 10\n{a}\npriority = 8")), 7, "a priority is 0 to 7"),
+        (vlan(&format!("id = 10\n{a}\npriority = \"high\"")), 7, "a priority is 0 to 7"),
+        (vlan(&format!("id = 10\n{a}\ngateway = \"10.0.0.2\"")), 7, "on no link of ours"),
+        (
+            vlan(&format!("id = 10\n{a}\n[[port.vlan]]\nid = 10\naddresses = [\"10.3.0.1/24\"]")),
+            7,
+            "VLAN 10 is given twice",
+        ),
+        (
+            vlan(&format!("id = 10\n{a}\n[[port]]\nvdev = \"net_null1\"\n{a}")),
+            9,
+            "the address of another port",
+        ),
+        (
+            format!(
+                "{LEAST}[[port]]\nvdev = \"net_null1\"\naddresses = [\"10.9.0.1/24\"]\n\
+                  [[port.vlan]]\nid = 10\naddresses = [\"10.0.0.1/24\"]"
+            ),
+            7,
+            "the address of another port",
+        ),
+    ] {
+        let problems = wrong(&text);
+        let [(at, _, what)] = &problems[..] else { panic!("{text}: {problems:?}") };
+        assert!(*at == line && what.contains(expected), "{text}: {problems:?}");
+    }
+    // A port may have addresses in VLANs alone, and services there.
+    let only = format!(
+        "[[port]]\nvdev = \"net_null0\"\n[[port.vlan]]\nid = 10\n{a}\n\
+                        [[listen]]\naddress = \"10.2.0.1:1\"\nservice = \"sink\"\n"
+    );
+    assert_eq!(parse(&only).listen.len(), 1);
+}
+
+#[test]
 fn test_parser_refuses_invalid_ports_and_ports_that_share_a_name_or_address() {
     let port = |more: &str| format!("[[port]]\nvdev = \"net_null0\"\n{more}\n");
     let (a, b) = ("addresses = [\"10.0.0.1/24\"]", "addresses = [\"10.1.0.1/24\"]");
@@ -518,7 +582,7 @@ fn test_unknown_keys_and_wrong_types_are_refused_where_they_stand() {
         ("[port]\n", 1, 1, "invalid type: table, expected an array"),
         ("[logs]\nlevel = \"warn\"\n", 1, 2, "unknown key `logs`"),
         ("[log]\n  levels = \"warn\"\n", 2, 3, "expected `level` or `format`"),
-        ("[[port]]\nvlan = 5\n", 2, 1, "unknown key `vlan`"),
+        ("[[port]]\nvlans = 5\n", 2, 1, "unknown key `vlans`"),
         ("[mpa]\ncrc = \"on\"\n", 2, 7, "expected a boolean"),
         ("[limits]\nframes = \"many\"\n", 2, 10, "expected an integer"),
         ("[log]\nlevel = \n", 2, 9, ""),
@@ -657,6 +721,10 @@ fn test_guide_and_example_list_every_key_and_no_other() {
     }
     let route = keys("[[port]]\n[[port.routes]]\n", "");
     all.extend(route.into_iter().map(|key| format!("port.routes.{key}")));
+    let vlan = keys("[[port]]\n[[port.vlan]]\n", "");
+    all.extend(vlan.into_iter().map(|key| format!("port.vlan.{key}")));
+    let route = keys("[[port]]\n[[port.vlan]]\n[[port.vlan.routes]]\n", "");
+    all.extend(route.into_iter().map(|key| format!("port.vlan.routes.{key}")));
     let export = keys("[[listen]]\n[[listen.export]]\n", "");
     all.extend(export.into_iter().map(|key| format!("listen.export.{key}")));
     let forward = keys("[[listen]]\n[listen.forward]\n", "");

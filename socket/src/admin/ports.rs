@@ -40,10 +40,14 @@ pub struct Port {
     pub addresses: Vec<String>,
     /// Routes, `NETWORK/PREFIX via GATEWAY`.
     pub routes: Vec<String>,
+    /// VLANs of the port.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<PortVlan>,
     /// Number of workers that share the port.
     pub workers: usize,
     /// Offloads of the device: `rx-ip-checksum`, `rx-tcp-checksum`, `tx-ip-checksum`,
-    /// `tx-tcp-checksum`, `tso`, `lro`, `multi-segs`, `rx-hash`.
+    /// `tx-tcp-checksum`, `tso`, `lro`, `multi-segs`, `rx-hash`,
+    /// `rx-vlan-strip`.
     #[serde(default)]
     pub offloads: Vec<String>,
     /// Why the port's queues do not interrupt although the configuration asks for interrupts.
@@ -51,6 +55,19 @@ pub struct Port {
     pub no_interrupts: Option<String>,
     /// Counters of the device, by name.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// A VLAN of a port, as the configuration has it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortVlan {
+    /// The VLAN's identifier.
+    pub id: u16,
+    /// Priority of its frames: a number, or `dscp`.
+    pub priority: String,
+    /// Our addresses in the VLAN, with their prefixes.
+    pub addresses: Vec<String>,
+    /// Routes, `NETWORK/PREFIX via GATEWAY`.
+    pub routes: Vec<String>,
 }
 
 /// All counters of the appliance.

@@ -190,6 +190,14 @@ pub(super) fn ports(p: &Ports) -> String {
         for route in &port.routes {
             let _ = writeln!(text, "{}: {route}", port.name);
         }
+        for vlan in &port.vlans {
+            let (name, id, addresses) = (&port.name, vlan.id, vlan.addresses.join(","));
+            let priority = &vlan.priority;
+            let _ = writeln!(text, "{name}: VLAN {id}: {addresses}, priority {priority}");
+            for route in &vlan.routes {
+                let _ = writeln!(text, "{name}: VLAN {id}: {route}");
+            }
+        }
         let offloads = match &port.offloads[..] {
             [] => "nothing".to_owned(),
             all => all.join(", "),

@@ -51,11 +51,12 @@ impl Checker<'_> {
             // The other problems of an entry are reported, whether its address is good or not.
             let goes = l.forward.as_ref().and_then(|f| self.forward(f, infiniband));
             let Some(addr) = addr else { continue };
-            let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());
+            let ours = |p: &Port| p.all_addresses().any(|c| c.addr() == addr.ip());
             // Without ports, that problem has been reported already.
             let known = self.addresses_known && !ports.is_empty();
             if !addr.ip().is_unspecified() && known && !ports.iter().any(ours) {
-                let have = ports.iter().flat_map(|p| &p.addresses).map(|c| c.addr().to_string());
+                let have = ports.iter().flat_map(Port::all_addresses);
+                let have = have.map(|c| c.addr().to_string());
                 let have = have.collect::<Vec<_>>().join(", ");
                 let what = format!("no port has the address {} (they have {have})", addr.ip());
                 self.wrong(address, what);
