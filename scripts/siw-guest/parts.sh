@@ -90,8 +90,8 @@ part_linux() {
     mv "$WORK/unpacked" "$OUT/linux"
     cp -r "$OUT/linux" "$IMG/linux"
 }
-# DPDK's drivers of the NICs that QEMU emulates, with the modules that they need; 9p, for `run
-# --share`.
+# DPDK's drivers of the NICs that QEMU emulates, with the modules that they need; VLANs; 9p, for
+# `run --share`.
 part_nic() {
     local name file lib n=500 dir
     dir=$(dirname "$(find /usr/lib -path '*/dpdk/pmds-*/librte_bus_pci.so.*.*')")
@@ -108,7 +108,7 @@ part_nic() {
         done
     done
     mkdir -p "$IMG/modules"
-    for file in $(load_order vfio_iommu_type1 vfio-pci uio_pci_generic 9pnet_virtio 9p); do
+    for file in $(load_order vfio_iommu_type1 vfio-pci uio_pci_generic 8021q 9pnet_virtio 9p); do
         ! grep -q "^/modules/[0-9]*-${file##*/}\$" "$WORK/has" || continue
         strip -g -o "$IMG/modules/$n-${file##*/}" "$file"
         n=$((n + 1))
@@ -128,7 +128,7 @@ part_stamp() { # PART
     case $1 in
     nfs) echo "nfs-kernel-server $(candidate nfs-kernel-server) rpcbind $(candidate rpcbind)" ;;
     fio) echo "fio $(candidate fio)" ;;
-    nic) dpkg-query -W dpdk-dev libdpdk-dev ;;
+    nic) echo "8021q $(dpkg-query -W dpdk-dev libdpdk-dev | tr '\n' ' ')" ;;
     tree | linux) echo "$SOURCE $(candidate "$SOURCE")" ;;
     esac
 }
