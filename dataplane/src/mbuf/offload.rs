@@ -60,7 +60,8 @@ impl Mbuf {
         let Some(head) = self.data_mut() else { return false };
         head.copy_within(..TAG_AT, TAG_LEN);
         let m = self.head();
-        let len = const { TAG_LEN as u16 };
+        let len = 4_u16;
+        const { assert!(TAG_LEN == 4) }
         m.set_data_off(m.data_off() + len);
         m.set_data_len(m.data_len() - len);
         m.set_pkt_len(m.pkt_len() - u32::from(len));
