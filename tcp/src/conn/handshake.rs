@@ -303,7 +303,8 @@ impl Connection {
     /// Returns true if `syn`, received for the addresses of this connection, may start a new
     /// connection in its place: this connection is in TIME-WAIT, and `syn` is newer than everything
     /// that the peer sent before, by its timestamp or else by its sequence number (RFC 9293 section
-    /// 3.6.1, RFC 6191).
+    /// 3.6.1, RFC 6191). Where only the new connection has timestamps, they keep out segments of this
+    /// connection, which have none, so that any number is new.
     pub fn may_be_replaced_by(&self, syn: &Segment) -> bool {
         let bare =
             syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK) && !syn.flags.has(Flags::RST);
@@ -316,6 +317,7 @@ impl Connection {
                 let age = ts.val.wrapping_sub(self.hot.ts_recent).cast_signed();
                 age > 0 || (age == 0 && newer_seq)
             }
+            Some(_) if self.cold.set.timestamps => true,
             _ => newer_seq,
         }
     }

@@ -125,3 +125,65 @@ fn test_reused_connection_is_numbered_beyond_the_last_on_both_sides() {
     assert!(iss.after(end), "{iss:?} {end:?}");
     assert_eq!(n.a.stack.counters().time_wait_reused, 2);
 }
+
+/// Leaves B in TIME-WAIT after a connection of A:1 that ended at sequence number 102, the number after
+/// the FIN, with timestamps up to 5001 or without.
+fn after(stamps: bool) -> Stack<ByteQueue> {
+    let mut b = listening_b(4);
+    let ts = |val| stamps.then_some(crate::Timestamps { val, ecr: 0 });
+    let mut put = |seg: crate::TxSegment| {
+        b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &seg, b"")[..]);
+        let id = events(&mut b).first().map(|e| e.0);
+        let out = frames(&mut b, ms(1));
+        (id, out.first().map(|f| read_tcp(f).1.seq.0))
+    };
+    let (_, iss) = put(crate::TxSegment { timestamps: ts(5000), ..syn(100) });
+    let next = iss.unwrap().wrapping_add(1);
+    let (id, _) = put(crate::TxSegment { timestamps: ts(5001), ..segment(101, next, Flags::ACK) });
+    let id = id.unwrap();
+    b.close(id);
+    frames(&mut b, ms(1));
+    let fin = segment(101, next.wrapping_add(1), Flags::FIN.with(Flags::ACK));
+    let fin = crate::TxSegment { timestamps: ts(5001), ..fin };
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &fin, b"")[..]);
+    b.release(id);
+    frames(&mut b, ms(1));
+    events(&mut b);
+    assert_eq!((b.time_wait.len(), b.connections()), (1, 1));
+    b
+}
+
+#[test]
+fn test_syn_ends_time_wait_by_each_rule_of_rfc_6191() {
+    let (earlier, same, later) = (Some(5000), Some(5001), Some(5002));
+    // Whether the old connection had timestamps; the SYN's timestamp and number; whether it opens a
+    // connection.
+    for (stamps, val, seq, opens) in [
+        (true, later, 50, true),
+        (true, later, 200, true),
+        (true, same, 50, false),
+        (true, same, 102, false),
+        (true, same, 103, true),
+        (true, earlier, 50, false),
+        (true, earlier, 200, false),
+        (true, None, 50, false),
+        (true, None, 200, true),
+        (false, earlier, 50, true),
+        (false, later, 200, true),
+        (false, None, 50, false),
+        (false, None, 200, true),
+    ] {
+        let mut b = after(stamps);
+        let asks = crate::TxSegment {
+            timestamps: val.map(|val| crate::Timestamps { val, ecr: 0 }),
+            ..syn(seq)
+        };
+        b.handle_frame(ms(2), &tcp_frame((A, 1), (B, PORT), &asks, b"")[..]);
+        let (_, answer) = read_tcp(&frames(&mut b, ms(2))[0]);
+        let case = format!("{stamps} {val:?} {seq}");
+        assert_eq!(answer.flags.has(Flags::SYN), opens, "{case}");
+        assert_eq!(b.time_wait.len(), usize::from(!opens), "{case}");
+        let expected = if opens { seq + 1 } else { 102 };
+        assert_eq!((answer.ack.0, b.connections()), (expected, 1), "{case}");
+    }
+}
