@@ -47,6 +47,7 @@ mod tlp;
 
 pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Pacing, Patience};
 pub use event::ConnEvent;
+pub(crate) use handshake::{Answered, first_window, syn_ack};
 pub use progress::Hindrance;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};

@@ -42,7 +42,7 @@ pub use stack::{
     AddrError, Addressing, Cidr, CidrError, DatagramClass, DatagramFault, DatagramFilter,
     FrameOutcome, FramePayload, Hop, IcmpError, LinkNews, MAX_ADDRS, MAX_DATAGRAM, MAX_HEADER_LEN,
     MAX_ROUTES, MAX_VLANS, PeerLimit, Route, Run, RxChecksum, RxDatagram, RxFrame, SCOPE_PORT_BITS,
-    Stack, StackConfig, StackCounters, StackEvent, TcpChecksum, Train, TxBody, TxDatagram, TxFrame,
-    Vlan, check_addrs,
+    Stack, StackConfig, StackCounters, StackEvent, SynCookies, TcpChecksum, Train, TxBody,
+    TxDatagram, TxFrame, Vlan, check_addrs,
 };
 pub use wire::{Priority, Tag, Vid};

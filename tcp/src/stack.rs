@@ -3,7 +3,8 @@
 //! ```text
 //! frame -> input -> flow table -> Connection -> FrameOutcome
 //!            |          | no such flow
-//!            |          +-> open: listener -> half-open connection, or RST
+//!            |          +-> open: RST
+//!            |          +-> accept: listener -> half-open connection, or cookie -> Connection
 //!            +-> arp, discovery            +-> icmp, icmpv6 -> soft error, echo reply
 //!            |     -> neighbors            |
 //!                                          +-> udp -> RxDatagram
@@ -29,6 +30,7 @@
 //! for the path MTU; it only obeys ICMP errors about segments in flight (see `icmp`).
 //! Connections of a host with itself live in a stack of their own ([`Addressing::inside`]).
 
+mod accept;
 mod addressing;
 mod admit;
 mod ahead;
@@ -36,11 +38,13 @@ mod announce;
 mod arp;
 mod config;
 mod control;
+mod cookie;
 mod counters;
 mod discovery;
 mod event;
 mod flow;
 mod frame;
+mod half_open;
 mod icmp;
 mod icmpv6;
 mod ids;
@@ -74,7 +78,7 @@ pub use addressing::{
     SCOPE_PORT_BITS, Vlan, check_addrs,
 };
 pub use admit::{DatagramClass, DatagramFault, DatagramFilter};
-pub use config::{PeerLimit, StackConfig};
+pub use config::{PeerLimit, StackConfig, SynCookies};
 pub use counters::StackCounters;
 pub use event::{IcmpError, StackEvent};
 pub use frame::{
@@ -90,16 +94,18 @@ use crate::{ConnCounters, Connection, SendQueue, State};
 use ahead::Ahead;
 use announce::Announcer;
 use control::ControlQueue;
+use cookie::Cookies;
 use event::PendingEvents;
 use flow::{FlowKey, FlowTable};
+use half_open::HalfOpens;
 use ids::Ids;
-use limit::{Answers, ByLink};
+use limit::{Answers, ByLink, Sources};
 use list::List;
 use listen::Listeners;
 use neighbor::Neighbors;
 use peers::Peers;
 use ready::IndexQueue;
-use slab::{AGE, HALF_OPEN, Owner, Slab};
+use slab::{AGE, Owner, Slab};
 use tally::Tally;
 use template::Offloads;
 use timers::Timers;
@@ -107,8 +113,10 @@ use udp::Udp;
 
 /// The index that names no connection.
 const NONE: u32 = u32::MAX;
-/// The most RSTs per second for segments of no connection.
-const RESETS_PER_SECOND: u32 = 200;
+/// The most RSTs per second for segments of no connection, and for those of one source: ten hostile
+/// sources together take others theirs, and no fewer.
+const RESETS_PER_SECOND: u32 = 2000;
+const RESETS_OF_A_SOURCE: u32 = 200;
 /// The most echo replies per second.
 const ECHOES_PER_SECOND: u32 = 200;
 /// The most ICMP errors per second that the stack reads in full, among those that quote a segment
@@ -116,6 +124,9 @@ const ECHOES_PER_SECOND: u32 = 200;
 const ICMP_ERRORS_PER_SECOND: u32 = 1000;
 /// The most SYN-ACKs per second that the stack sends again because a timer expired.
 const REPEATED_SYN_ACKS_PER_SECOND: u32 = 1000;
+/// The most first SYN-ACKs per second to one source that does not answer them: more than a host
+/// opens connections in the time in which it answers, and little for a host that sent no SYN.
+const FIRST_SYN_ACKS_PER_SECOND: u32 = 4096;
 /// The most answers of each kind in a turn.
 const ANSWERS_A_TURN: u32 = 32;
 /// The work of timers in a turn, about the work of a burst of frames, however many timers fall due
@@ -159,11 +170,13 @@ pub struct Stack<S> {
     ready: IndexQueue,
     /// Segments that the first connection of `ready` has sent in this turn.
     turn: u32,
-    /// The segment sent last.
+    /// Frames of handshakes sent since a connection last had its turn.
+    answered: u32,
     /// Connections with events.
     eventful: IndexQueue,
-    /// Half-open connections of all listeners, the oldest first.
-    half_open: List<HALF_OPEN>,
+    /// Half-open connections of all listeners.
+    half_opens: HalfOpens,
+    cookies: Cookies,
     /// Connections in TIME-WAIT without an owner, the oldest first.
     time_wait: List<AGE>,
     neighbors: Neighbors,
@@ -175,6 +188,8 @@ pub struct Stack<S> {
     icmp_errors: Answers,
     /// Budget for SYN-ACKs sent again to hosts that have not proved that they exist.
     syn_acks: Answers,
+    /// Budget for first SYN-ACKs to such hosts.
+    first_answers: Sources,
     arp_replies: ByLink,
     announcer: Announcer,
     /// The UDP port and its queues. In a box, because TCP's path does not use them.
@@ -202,6 +217,7 @@ impl<S: SendQueue + Default> Stack<S> {
         cfg.max_conns = cfg.max_conns.clamp(1, 1 << 24);
         cfg.dscp &= 0x3f;
         let ids = Ids::new(&cfg.seed);
+        let half_opens = HalfOpens::new(cfg.max_conns, &cfg.conn);
         Stack {
             station: plain::station(cfg.mac),
             offloads: Offloads { tcp: cfg.tx_tcp_csum, ip: cfg.tx_ip_csum },
@@ -213,17 +229,25 @@ impl<S: SendQueue + Default> Stack<S> {
             ahead: Box::default(),
             ready: IndexQueue::with_capacity(cfg.max_conns),
             turn: 0,
+            answered: 0,
             eventful: IndexQueue::with_capacity(cfg.max_conns),
-            half_open: List::default(),
+            cookies: Cookies::new(ids.cookie),
             time_wait: List::default(),
             neighbors: Neighbors::new(cfg.max_neighbors, ids.neighbor),
-            peers: Peers::new(cfg.max_conns, cfg.peer_half_open, cfg.peer_conns, ids.peer),
+            peers: Peers::new(
+                cfg.max_conns,
+                half_opens.max(),
+                (cfg.peer_half_open, cfg.peer_conns),
+                ids.peer,
+            ),
+            half_opens,
             listeners: Listeners::default(),
             control: ControlQueue::default(),
-            resets: Answers::per_second(RESETS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
+            resets: Answers::of(RESETS_PER_SECOND, RESETS_OF_A_SOURCE, ANSWERS_A_TURN, ids.peer),
             echoes: Answers::per_second(ECHOES_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             icmp_errors: Answers::per_second(ICMP_ERRORS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             syn_acks: Answers::per_second(REPEATED_SYN_ACKS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
+            first_answers: Sources::per_second(FIRST_SYN_ACKS_PER_SECOND, ids.peer),
             arp_replies: ByLink::per_second(ARP_REPLIES_PER_SECOND),
             announcer: Announcer::default(),
             udp: Box::default(),
@@ -254,7 +278,9 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deferred = self.conns.get(self.deferred).and_then(|e| e.conn.poll_timeout());
         let announce = self.announcer.next_timeout();
-        let all = [self.timers.next(), self.neighbors.next_timeout(), deferred, announce];
+        let half_open = self.half_opens.next_timeout();
+        let all =
+            [self.timers.next(), self.neighbors.next_timeout(), deferred, announce, half_open];
         all.into_iter().flatten().min()
     }
 
@@ -265,6 +291,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.timers.is_due(now)
             || self.neighbors.is_due(now)
             || self.announcer.is_due(now)
+            || self.half_opens.is_due(now)
             || self.deferred != NONE && self.is_deferred_due(now)
     }
 
@@ -279,7 +306,7 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn is_idle(&self, now: Instant) -> bool {
         self.deferred == NONE
             && self.ready.is_empty()
-            && self.control.is_empty()
+            && !self.has_answers()
             && self.eventful.is_empty()
             && !self.is_due(now)
     }
@@ -287,7 +314,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Returns true if [`Stack::poll_transmit_into`] may have a frame.
     #[inline]
     pub fn wants_transmit(&self) -> bool {
-        self.deferred != NONE || !self.ready.is_empty() || !self.control.is_empty()
+        self.deferred != NONE || !self.ready.is_empty() || self.has_answers()
     }
 
     /// Runs timers that are due: a turn's worth, the timers longest due first. [`Stack::is_due`]
@@ -316,9 +343,6 @@ impl<S: SendQueue + Default> Stack<S> {
                     // The macro evaluates its fields only where the level is on.
                     tracing::trace!(index, state = ?e.conn.state(), "timer expired");
                     e.conn.handle_timeout(now);
-                    if e.owner == Owner::HalfOpen && e.conn.wants_syn() {
-                        self.limit_syn_ack(now, index);
-                    }
                     self.update(index);
                     left = left.saturating_sub(EXPIRY);
                 }
@@ -329,6 +353,9 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         if self.announcer.is_due(now) {
             self.handle_announcements(now);
+        }
+        if self.half_opens.is_due(now) {
+            self.handle_half_open_timeouts(now);
         }
     }
 
@@ -443,7 +470,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Returns the number of connections, of any state, including TIME-WAIT and half-open
     /// connections.
     pub fn connections(&self) -> usize {
-        self.conns.len()
+        self.conns.len() + self.half_opens.len()
     }
 
     /// Returns the counters of the stack: frames handled and dropped, and other events.
@@ -467,19 +494,28 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Returns the index of the connection of these addresses and ports.
     #[inline]
     fn find(&mut self, flow: &FlowKey) -> Option<u32> {
+        self.find_or_hash(flow).ok()
+    }
+
+    /// Does the same as [`Stack::find`], and returns the hash of a flow that has no connection.
+    #[inline]
+    fn find_or_hash(&mut self, flow: &FlowKey) -> Result<u32, u64> {
         let last = self.ahead.hint().unwrap_or(self.last_flow);
         if self.conns.get(last).is_some_and(|e| e.attached && e.template.is_of(flow)) {
-            return Some(last);
+            return Ok(last);
         }
-        let found = self.look_up(flow);
+        let hash = flow.hash(&self.ids.flow);
+        let found = self.look_up_hashed(flow, hash);
         self.last_flow = found.unwrap_or(NONE);
-        found
+        found.ok_or(hash)
     }
 
     fn look_up(&self, flow: &FlowKey) -> Option<u32> {
-        self.flows.find(flow.hash(&self.ids.flow), |index| {
-            self.conns.get(index).is_some_and(|e| e.template.is_of(flow))
-        })
+        self.look_up_hashed(flow, flow.hash(&self.ids.flow))
+    }
+
+    fn look_up_hashed(&self, flow: &FlowKey, hash: u64) -> Option<u32> {
+        self.flows.find(hash, |index| self.conns.get(index).is_some_and(|e| e.template.is_of(flow)))
     }
 }
 

@@ -82,6 +82,11 @@ impl EcnState {
 /// The bits of a SYN that ask for ECN.
 const SETUP: Flags = Flags::ECE.with(Flags::CWR);
 
+/// Returns true if `syn` asks for ECN.
+pub(super) fn is_asked_for(syn: &Segment) -> bool {
+    Flags(syn.flags.0 & SETUP.0) == SETUP
+}
+
 /// An acknowledgment that the connection owes: of all bytes before `upto`, with `echo`.
 #[derive(Clone, Copy, Debug)]
 struct Owed {
@@ -132,7 +137,7 @@ impl Connection {
 
     /// Looks at a repeated SYN: a peer that no longer asks for ECN does not use it.
     pub(super) fn note_own_syn(&mut self, syn: &Segment) {
-        if Flags(syn.flags.0 & SETUP.0) != SETUP {
+        if !is_asked_for(syn) {
             self.hot.ecn = EcnState::default();
         }
     }

@@ -1,6 +1,6 @@
 //! Opening: active, passive and simultaneous, and the options that the SYNs negotiate.
 
-use super::config::{MAX_DELAYED_ACK, MIN_MSS, Settings, nanos};
+use super::config::{Ecn, MAX_DELAYED_ACK, MIN_MSS, Settings, nanos};
 use super::congestion::Window;
 use super::ecn::EcnState;
 use super::event::Events;
@@ -12,7 +12,7 @@ use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
 use super::tlp::AckDelay;
 use super::{Cold, ConnConfig, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending, Tally};
-use crate::{Flags, Segment, SeqNumber};
+use crate::{Flags, Segment, SeqNumber, Timestamps, TxSegment};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -27,6 +27,17 @@ const RTO_MIN_WITHOUT_SACK: Duration = Duration::from_millis(200);
 const REUSE_AFTER_NS: u64 = 1_000_000_000;
 /// Bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: u16 = 12;
+
+/// How the stack has answered a SYN before it made the connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    /// When the last SYN-ACK went; `None` when the stack keeps no record of it.
+    pub(crate) at: Option<Instant>,
+    /// True if only one SYN-ACK went, so that the answer to it measures the round trip.
+    pub(crate) once: bool,
+    /// SYN-ACKs that went again because the timer expired.
+    pub(crate) retries: u8,
+}
 
 /// Which end sends the first SYN.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +71,29 @@ impl Connection {
         let mut c = Connection::new(cfg, now, iss, ts_offset, Opening::Passive);
         c.hot.state = State::SynReceived;
         c.negotiate(now, syn);
+        c
+    }
+
+    /// Does the work of [`accept`](Connection::accept) for a SYN that the stack has answered with
+    /// [`syn_ack`] of the same values. The connection waits for the ACK and sends no SYN-ACK itself.
+    pub(crate) fn accept_answered(
+        cfg: &ConnConfig,
+        now: Instant,
+        iss: SeqNumber,
+        ts_offset: u32,
+        syn: &Segment,
+        answered: Answered,
+    ) -> Connection {
+        let mut c = Connection::accept(cfg, now, iss, ts_offset, syn);
+        c.hot.pending.clear(Pending::SYN);
+        c.hot.rcv_adv = StreamPos(u64::from(first_window(cfg)));
+        c.cold.syn_sent = true;
+        c.cold.syn_retries = answered.retries;
+        match answered.at {
+            Some(at) if answered.once => c.hot.timed = Some((StreamPos::START, at)),
+            Some(at) => c.cold.retransmit_ts = c.ts_clock(at),
+            None => {}
+        }
         c
     }
 
@@ -321,6 +355,31 @@ impl Connection {
             _ => newer_seq,
         }
     }
+}
+
+/// Returns the SYN-ACK with which a connection that [`Connection::accept`] makes of the same values
+/// answers `syn`. Its timestamp is `clock`, which has the connection's offset.
+pub(crate) fn syn_ack(cfg: &ConnConfig, syn: &Segment, iss: SeqNumber, clock: u32) -> TxSegment {
+    let flags = Flags::SYN.with(Flags::ACK);
+    let scaling = cfg.window_scaling && syn.window_scale.is_some();
+    let ecn = cfg.ecn != Ecn::Off && super::ecn::is_asked_for(syn);
+    let timestamps = syn.timestamps.filter(|_| cfg.timestamps);
+    TxSegment {
+        seq: iss,
+        ack: syn.seq.advance(1),
+        flags: if ecn { flags.with(Flags::ECE) } else { flags },
+        window: first_window(cfg),
+        mss: Some(cfg.mss.max(MIN_MSS)),
+        window_scale: scaling.then(|| shift_for(cfg.recv_window)),
+        sack_permitted: cfg.sack && syn.sack_permitted,
+        timestamps: timestamps.map(|ts| Timestamps { val: clock, ecr: ts.val }),
+        ..TxSegment::default()
+    }
+}
+
+/// Returns the window of a SYN-ACK, which no end scales.
+pub(crate) fn first_window(cfg: &ConnConfig) -> u16 {
+    u16::try_from(cfg.recv_window).unwrap_or(u16::MAX)
 }
 
 /// Returns the least shift count with which `window` fits the window field.

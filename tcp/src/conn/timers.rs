@@ -131,19 +131,6 @@ impl Connection {
         now - self.hot.progress_at >= self.cold.set.user_timeout()
     }
 
-    /// Returns true if the connection waits to send a SYN or a SYN-ACK.
-    pub(crate) fn wants_syn(&self) -> bool {
-        self.hot.pending.any(Pending::SYN)
-    }
-
-    /// Withholds the SYN-ACK that the connection wanted to send again, as if the network had lost
-    /// it.
-    pub(crate) fn withhold_syn(&mut self, now: Instant) {
-        if self.hot.pending.take(Pending::SYN) {
-            self.hot.rtx_at = now + self.rto.get();
-        }
-    }
-
     pub(super) fn data_timed_out(&mut self, now: Instant) {
         if self.is_late(now) {
             self.finish(ConnEvent::TimedOut);

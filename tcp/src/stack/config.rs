@@ -14,12 +14,33 @@ pub enum PeerLimit {
     Unlimited,
     /// A share that leaves room for others, however many peers want all. For half-open connections
     /// the share is half of the backlog. For all connections it is as many as remain free (at least
-    /// one), where half-open connections and connections in TIME-WAIT count as free. A single
+    /// one), where connections in TIME-WAIT count as free. A single
     /// address thus gets half of [`max_conns`](StackConfig::max_conns).
     #[default]
     Share,
     /// A fixed number.
     AtMost(usize),
+}
+
+/// When the stack answers a SYN with a cookie (RFC 4987 section 3.6), for which it keeps nothing,
+/// instead of an entry among the half-open connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynCookies {
+    /// Where the listener, the stack or the peer has as many half-open connections as it may have.
+    #[default]
+    Auto,
+    /// Never: a SYN takes the place of the listener's oldest half-open connection, and a SYN beyond
+    /// the limit of its peer is dropped.
+    Off,
+    /// Always. A SYN that takes the place of a connection in TIME-WAIT gets an entry all the same,
+    /// because its answer has to be numbered beyond that connection.
+    Always,
+}
+
+impl SynCookies {
+    /// The names in settings.
+    pub const NAMES: [(&str, SynCookies); 3] =
+        [("auto", SynCookies::Auto), ("off", SynCookies::Off), ("always", SynCookies::Always)];
 }
 
 /// The values that a stack gets at construction.
@@ -47,12 +68,15 @@ pub struct StackConfig {
     /// this time from its first SYN on, because a client there is often a moment earlier than its
     /// server. The default is zero, as RFC 9293 section 3.10.7.1 demands.
     pub relisten: Duration,
-    /// The most half-open connections of one peer address at one listener. The stack drops a
-    /// further SYN.
+    /// The most half-open connections of one peer address at one listener. The stack answers a
+    /// further SYN with a cookie, or drops it.
     pub peer_half_open: PeerLimit,
     /// The most connections of one peer address at all listeners together, including half-open
-    /// connections, until the owner releases them. The stack refuses a further SYN with RST.
+    /// connections, until the owner releases them. The stack refuses a further SYN with RST, and
+    /// also the end of a handshake by a cookie.
     pub peer_conns: PeerLimit,
+    /// When the stack answers a SYN with a cookie.
+    pub syn_cookies: SynCookies,
     /// Settings of every new connection. The stack lowers `mss` to the size that `mtu` allows.
     pub conn: ConnConfig,
     /// The source of every number that a peer must not guess.
@@ -93,6 +117,7 @@ impl StackConfig {
             relisten: Duration::ZERO,
             peer_half_open: PeerLimit::Share,
             peer_conns: PeerLimit::Share,
+            syn_cookies: SynCookies::Auto,
             conn: ConnConfig::default(),
             seed,
             ttl: 64,

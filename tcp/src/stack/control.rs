@@ -21,6 +21,9 @@ pub(super) enum Control {
     Datagram,
     /// UDP datagrams that answer strangers.
     Stranger,
+    /// Answers to handshakes for which no half-open connection has a frame due: SYN-ACKs with
+    /// cookies, and answers to repeated segments. The stack takes them in turn with connections.
+    Handshake,
 }
 
 /// The most frames of each kind that wait.
@@ -29,7 +32,7 @@ pub(super) const MAX_EACH: usize = 64;
 /// A queue for each kind.
 #[derive(Debug)]
 pub(super) struct ControlQueue {
-    kinds: [VecDeque<TxFrame>; 5],
+    kinds: [VecDeque<TxFrame>; 6],
     len: usize,
 }
 
@@ -51,15 +54,17 @@ impl ControlQueue {
         fits
     }
 
-    /// Returns the next frame to send.
-    #[inline(always)]
+    /// Returns the next frame to send, but none of a handshake.
     pub(super) fn pop(&mut self) -> Option<TxFrame> {
-        if self.is_empty() { None } else { self.pop_first() }
+        let others = &mut self.kinds[..Control::Handshake as usize];
+        let frame = others.iter_mut().find_map(VecDeque::pop_front);
+        self.len -= usize::from(frame.is_some());
+        frame
     }
 
-    #[inline(never)]
-    fn pop_first(&mut self) -> Option<TxFrame> {
-        let frame = self.kinds.iter_mut().find_map(VecDeque::pop_front);
+    /// Returns the next frame of a handshake.
+    pub(super) fn pop_handshake(&mut self) -> Option<TxFrame> {
+        let frame = self.kinds[Control::Handshake as usize].pop_front();
         self.len -= usize::from(frame.is_some());
         frame
     }

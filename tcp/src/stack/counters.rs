@@ -64,6 +64,8 @@ drop_reasons! {
     RxUnknownEthertype => rx_unknown_ethertype,
     RxUnknownProtocol => rx_unknown_protocol,
     RxUnknownVlan => rx_unknown_vlan,
+    SynAcksLimited => syn_acks_limited,
+    SynCookiesFailed => syn_cookies_failed,
     SynNoNeighbor => syn_no_neighbor,
     TxDatagramsFull => tx_datagrams_full,
     TxDatagramsRefused => tx_datagrams_refused,
@@ -126,7 +128,7 @@ heddle_base::counters! {
         rx_bad_tcp_options,
         /// TCP segments dropped: RST for no connection.
         rx_rst_unknown,
-        /// TCP segments dropped: control bits that open no connection, for a listener.
+        /// TCP segments dropped: control bits or options that open no connection, for a listener.
         rx_bad_flags,
         /// TCP segments for no connection, answered with RST or not.
         rx_no_connection,
@@ -142,9 +144,18 @@ heddle_base::counters! {
         half_opened,
         /// Half-open connections that were never established.
         half_open_failed,
-        /// SYN-ACKs not sent again because of the rate limit.
+        /// SYN-ACKs sent, with a cookie or without.
+        tx_syn_acks,
+        /// SYN-ACKs not sent, or not sent again, because of the rate limit of their destination.
         syn_acks_limited,
-        /// Half-open connections evicted to make room for newer ones.
+        /// SYN-ACKs sent with a cookie: the stack has kept nothing of the SYN.
+        syn_cookies_sent,
+        /// Connections established by a cookie.
+        syn_cookies_accepted,
+        /// TCP segments for a listener, while cookies were out, that belong to no connection and
+        /// prove no handshake. Data among them are dropped, and other segments refused.
+        syn_cookies_failed,
+        /// Half-open connections evicted to make room for newer ones, because there are no cookies.
         half_open_evicted,
         /// SYNs dropped: the port has no listener, but an application may be about to listen there.
         listener_awaited,
@@ -154,7 +165,8 @@ heddle_base::counters! {
         peer_half_open_limited,
         /// SYNs refused: the peer has reached its limit of connections at all listeners.
         peer_conns_limited,
-        /// SYNs dropped: as many connections as configured, none of which can be evicted.
+        /// SYNs dropped, and ends of handshakes refused: as many connections as configured, none of
+        /// which can be evicted.
         conns_full,
         /// SYNs dropped: no route back, or no room for the neighbor.
         syn_no_neighbor,

@@ -25,6 +25,7 @@ pub(super) struct Ids {
     port_counter: [u8; 16],
     label: [u8; 16],
     pub(super) peer: [u8; 16],
+    pub(super) cookie: [u8; 16],
     counters: [u16; COUNTERS],
 }
 
@@ -61,6 +62,7 @@ impl Ids {
             port_counter: key(),
             peer: key(),
             label: key(),
+            cookie: key(),
             counters: [0; COUNTERS],
         }
     }

@@ -34,9 +34,12 @@ pub(super) struct Arrival {
     pub(super) ethernet: Layer2,
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
-    /// The key of the connection that the segment is for.
+    /// The key of the connection that the segment is for, and its hash.
     pub(super) flow: FlowKey,
+    pub(super) hash: u64,
     pub(super) tcp: TcpHeader,
+    /// Where the payload begins in the frame.
+    pub(super) payload_at: usize,
 }
 
 /// An IP packet, as far as TCP needs to know it.
@@ -254,7 +257,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Completes the handling of a segment whose payload starts `off` bytes into its frame.
-    fn after_segment(
+    pub(super) fn after_segment(
         &mut self,
         now: Instant,
         index: u32,
@@ -399,15 +402,20 @@ impl<S: SendQueue + Default> Stack<S> {
         let (src, dst) = (packet.src, packet.dst);
         let flow = FlowKey::new((dst, tcp.dst_port), (src, tcp.src_port));
         let flow = flow.ok_or(DropReason::RxBadIpHeader)?.on(ethernet.vid);
-        let Some(index) = self.find(&flow) else {
-            let arrival = Arrival { ethernet, src, dst, flow, tcp };
-            return self.take_stranger(now, &arrival, None);
+        let payload_at = packet.at + tcp.header_len;
+        let index = match self.find_or_hash(&flow) {
+            Ok(index) => index,
+            Err(hash) => {
+                let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, payload_at };
+                return self.take_stranger(now, &arrival, None, out);
+            }
         };
         let seg = &tcp.segment;
         self.counters.rx_segments += 1;
         let Some(e) = self.conns.get_mut(index) else { return Ok(()) };
         if seg.flags.has(Flags::SYN) && e.conn.may_be_replaced_by(seg) {
-            self.replace(now, index, &Arrival { ethernet, src, dst, flow, tcp });
+            let hash = flow.hash(&self.ids.flow);
+            self.replace(now, index, &Arrival { ethernet, src, dst, flow, hash, tcp, payload_at });
             return Ok(());
         }
         let outcome = if tcp.has_sack {
@@ -416,7 +424,7 @@ impl<S: SendQueue + Default> Stack<S> {
         } else {
             e.conn.handle_segment(now, seg)
         };
-        self.after_segment(now, index, outcome, packet.at + tcp.header_len, out);
+        self.after_segment(now, index, outcome, payload_at, out);
         Ok(())
     }
 
@@ -431,7 +439,8 @@ impl<S: SendQueue + Default> Stack<S> {
         self.counters.time_wait_reused += 1;
         let beyond = self.conns.get(index).map(|e| e.conn.snd_end());
         self.end_time_wait(index);
-        if let Err(reason) = self.take_stranger(now, arrival, beyond) {
+        let mut nothing = FrameOutcome::Done;
+        if let Err(reason) = self.take_stranger(now, arrival, beyond, &mut nothing) {
             self.counters.count_drop(reason);
         }
     }

@@ -37,6 +37,11 @@ impl Rate {
         }
         allowed
     }
+
+    /// Gives an event back to the budget.
+    pub(super) fn give_back(self, empty_at: &mut u64) {
+        *empty_at = empty_at.saturating_sub(self.cost);
+    }
 }
 
 /// Allows `rate` events a second on average and as many at once.
@@ -89,23 +94,61 @@ impl ByLink {
 /// The number of buckets that source addresses share, by a keyed hash.
 const SOURCES: usize = 1024;
 
-/// Budgets for one kind of answer: for all sources per second, for each source half of that, and
-/// for each turn. A flood thus costs neither another host its answer nor the connections a turn's
-/// time. The worker reads its clock once a turn, so one instant is one turn.
+/// A budget for each source, which it shares with the sources of the same hash.
+pub(super) struct Sources {
+    rate: Rate,
+    budgets: Box<[u64; SOURCES]>,
+    key: Keyed,
+}
+
+impl Sources {
+    /// Returns budgets of `rate` events a second, and as many at once.
+    pub(super) fn per_second(rate: u32, key: [u8; 16]) -> Sources {
+        let rate = Rate { burst: 1_000_000_000, ..Rate::per_second(rate, 0) };
+        Sources { rate, budgets: Box::new([0; SOURCES]), key: Keyed(key) }
+    }
+
+    /// Returns true if `source` may cause one more event at `now`, and charges it.
+    pub(super) fn allow(&mut self, now: Instant, source: impl Hash) -> bool {
+        let rate = self.rate;
+        rate.allow(self.budget(source), now)
+    }
+
+    /// Gives an event back to `source`.
+    pub(super) fn give_back(&mut self, source: impl Hash) {
+        let rate = self.rate;
+        rate.give_back(self.budget(source));
+    }
+
+    fn budget(&mut self, source: impl Hash) -> &mut u64 {
+        let hash = self.key.hash_one(source);
+        // The remainder is below `SOURCES`.
+        &mut self.budgets[usize::try_from(hash % SOURCES as u64).unwrap_or(0)]
+    }
+}
+
+/// Budgets for one kind of answer: for all sources per second, for each source, and for each turn. A
+/// flood thus costs neither another host its answer nor the connections a turn's time. The worker
+/// reads its clock once a turn, so one instant is one turn.
 pub(super) struct Answers {
     all: RateLimit,
-    sources: Box<[RateLimit; SOURCES]>,
-    key: Keyed,
+    sources: Sources,
     a_turn: u32,
     turn: (Instant, u32),
 }
 
 impl Answers {
+    /// Returns budgets of `rate` answers a second for all sources, of half of that for each, and of
+    /// `a_turn` for each turn.
     pub(super) fn per_second(rate: u32, a_turn: u32, key: [u8; 16]) -> Answers {
+        Answers::of(rate, rate / 2, a_turn, key)
+    }
+
+    /// Returns the same with a budget of `source` answers a second for each source.
+    pub(super) fn of(rate: u32, source: u32, a_turn: u32, key: [u8; 16]) -> Answers {
         Answers {
             all: RateLimit::per_second(rate),
-            sources: Box::new([RateLimit::per_second(rate / 2); SOURCES]),
-            key: Keyed(key),
+            sources: Sources::per_second(source, key),
             a_turn,
             turn: (Instant::ZERO, 0),
         }
@@ -120,9 +163,7 @@ impl Answers {
         if self.turn.1 >= self.a_turn {
             return false;
         }
-        // The remainder is below `SOURCES`.
-        let bucket = usize::try_from(self.key.hash_one(source) % SOURCES as u64).unwrap_or(0);
-        let allowed = self.sources[bucket].allow(now) && self.all.allow(now);
+        let allowed = self.sources.allow(now, source) && self.all.allow(now);
         self.turn.1 += u32::from(allowed);
         allowed
     }
@@ -147,6 +188,25 @@ mod tests {
         assert_eq!(count(&mut l, 0, IpAddr::from([10, 0, 0, 3])), 0, "all of it is gone");
         assert_eq!(count(&mut l, 100, A), 5);
         assert_eq!(count(&mut l, 100, B), 5);
+    }
+
+    #[test]
+    fn test_event_given_back_may_happen_again_and_fills_no_budget_beyond_its_burst() {
+        let mut s = Sources::per_second(100, [7; 16]);
+        let mut at = |ms| {
+            let now = Instant::from_millis(ms);
+            let all = (0..1000).filter(|_| s.allow(now, A)).count();
+            s.give_back(A);
+            (all, s.allow(now, A), s.allow(now, A))
+        };
+        assert_eq!(at(0), (100, true, false));
+        assert_eq!(at(20), (2, true, false));
+        assert_eq!(at(10_000), (100, true, false));
+        for _ in 0..1000 {
+            s.give_back(B);
+        }
+        let now = Instant::from_millis(10_000);
+        assert_eq!((0..1000).filter(|_| s.allow(now, B)).count(), 100);
     }
 
     #[test]

@@ -51,6 +51,12 @@ impl<const WHICH: usize> List<WHICH> {
         self.len
     }
 
+    /// Returns the first entry, which has been in the list for longest.
+    #[inline]
+    pub(super) fn first(&self) -> Option<u32> {
+        (self.first != NONE).then_some(self.first)
+    }
+
     /// Puts an entry that is in no list of this kind at the end.
     pub(super) fn push(&mut self, table: &mut impl Linked, index: u32) {
         let Some(link) = table.link(WHICH, index) else { return };
@@ -84,9 +90,9 @@ impl<const WHICH: usize> List<WHICH> {
 
     /// Takes out the first entry, which has been in the list for longest.
     pub(super) fn pop(&mut self, table: &mut impl Linked) -> Option<u32> {
-        let first = self.first;
+        let first = self.first()?;
         self.remove(table, first);
-        (first != NONE).then_some(first)
+        Some(first)
     }
 }
 

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use heddle_base::Instant;
 use heddle_types::{ListenAt, ListenError};
 
+use super::half_open::LISTENER;
 use super::list::List;
-use super::slab::AGE;
 
 /// The most ended listeners, and SYNs without a listener, that a stack remembers. Beyond this
 /// number it forgets the oldest.
@@ -25,7 +25,7 @@ pub(super) struct Listener {
     /// The most half-open connections allowed.
     pub(super) backlog: usize,
     /// The half-open connections, the oldest first.
-    pub(super) half_open: List<AGE>,
+    pub(super) half_open: List<LISTENER>,
 }
 
 /// The place of a listener that has ended.

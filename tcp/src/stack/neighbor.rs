@@ -36,6 +36,7 @@ use core::net::IpAddr;
 use heddle_base::Instant;
 use siphasher::sip::SipHasher13;
 
+use super::half_open::{STAGE, Table};
 use super::list::{Link, Linked, List};
 use super::slab::{Slab, WAITING};
 use super::timers::Timers;
@@ -74,14 +75,17 @@ struct Neighbor {
     users: u32,
     /// Connections that wait until the stack can send to this neighbor.
     waiters: List<WAITING>,
+    /// Half-open connections that wait for the same.
+    half_open: List<STAGE>,
     /// The place of the entry among the entries without users.
     idle: Link,
 }
 
 impl Neighbor {
     fn new(at: LinkAddr, mac: MacAddr, state: State, fresh: Instant, users: u32) -> Neighbor {
-        let (waiters, idle) = (List::default(), Link::OUT);
-        Neighbor { at, mac, state, fresh, quiet_until: Instant::ZERO, users, waiters, idle }
+        let (waiters, half_open, idle) = (List::default(), List::default(), Link::OUT);
+        let quiet_until = Instant::ZERO;
+        Neighbor { at, mac, state, fresh, quiet_until, users, waiters, half_open, idle }
     }
 
     /// Returns true if the stack can send to this neighbor, and no other station claims its
@@ -220,6 +224,31 @@ impl Neighbors {
         let index = self.insert(Neighbor::new(at, mac, State::Reachable, now, 1))?;
         self.timers.arm(index, now + LIFETIME);
         Some(index)
+    }
+
+    /// Returns the hardware address of neighbor `index`, if the stack can send to it and no other
+    /// station claims its address.
+    pub(super) fn settled(&self, index: u32) -> Option<MacAddr> {
+        self.slots.get(index).filter(|n| n.is_settled()).map(|n| n.mac)
+    }
+
+    /// Makes the half-open connection `entry` wait for neighbor `index`.
+    pub(super) fn wait_half_open(&mut self, index: u32, table: &mut Table, entry: u32) {
+        if let Some(n) = self.slots.get_mut(index) {
+            n.half_open.push(table, entry);
+        }
+    }
+
+    /// Stops the half-open connection `entry` from waiting for neighbor `index`, if it did.
+    pub(super) fn stop_half_open(&mut self, index: u32, table: &mut Table, entry: u32) {
+        if let Some(n) = self.slots.get_mut(index) {
+            n.half_open.remove(table, entry);
+        }
+    }
+
+    /// Removes and returns the half-open connection that has waited for neighbor `index` for longest.
+    pub(super) fn next_half_open(&mut self, index: u32, table: &mut Table) -> Option<u32> {
+        self.slots.get_mut(index)?.half_open.pop(table)
     }
 
     fn add_user(&mut self, index: u32) {

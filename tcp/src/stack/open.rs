@@ -1,4 +1,5 @@
-//! How connections begin: ours, peers', and the refusal of segments that belong to none.
+//! How connections begin: ours, the listeners of peers' (`accept`), and the refusal of segments that
+//! belong to none.
 //!
 //! An active connection whose next hop is not known waits for ARP; its SYN goes out when the answer
 //! comes. The same holds for the answer to a SYN from beyond the link, which goes to the gateway
@@ -21,12 +22,11 @@ use super::control::Control;
 use super::counters::DropReason;
 use super::event::{EventKind, PendingEvents};
 use super::flow::FlowKey;
-use super::frame::TxBody;
+use super::frame::{FrameOutcome, TxBody};
 use super::ids::EPHEMERAL_PORTS;
 use super::input::Arrival;
 use super::list::Link;
 use super::neighbor::LinkAddr;
-use super::peers::Excess;
 use super::slab::{Entry, NextHop, Owner};
 use super::template::{Common, HeaderTemplate};
 use super::timers::NEVER;
@@ -41,14 +41,6 @@ const PORT_ATTEMPTS: u16 = 256;
 /// The most further ports that the stack tries after it found a port whose connection in TIME-WAIT
 /// can be replaced.
 const FREE_PORT_ATTEMPTS: u16 = 16;
-
-/// The side that opens a connection.
-enum Opening<'a> {
-    /// We open the connection.
-    Active,
-    /// A peer opens the connection, with this SYN, at this listener.
-    Passive { listener: u32, syn: &'a Segment },
-}
 
 impl<S: SendQueue + Default> Stack<S> {
     /// Opens a connection to `remote`, from `local_port` or from a port chosen by RFC 6056.
@@ -101,6 +93,7 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         // The flow may belong to a connection of ours that is over, or to one that is not.
         let beyond = match self.find(&flow) {
+            None if self.has_half_open(&flow) => return Err(ConnectError::PortInUse),
             None => None,
             Some(old) => Some(self.reuse(now, old).ok_or(ConnectError::PortInUse)?),
         };
@@ -108,7 +101,10 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(ConnectError::TooManyConnections);
         }
         let neighbor = self.next_hop(now, hop).ok_or(ConnectError::TooManyNeighbors)?;
-        let id = self.open(now, flow, neighbor, &Opening::Active, beyond);
+        let iss = self.first_number(now, &flow, beyond);
+        let cfg = self.settings(&flow);
+        let conn = Connection::connect(&cfg, now, iss, self.ids.ts_offset(&flow));
+        let id = self.open(flow, neighbor, conn, iss, None);
         self.counters.opened += 1;
         id.ok_or(ConnectError::TooManyConnections)
     }
@@ -196,9 +192,10 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Accepts connections to `port` at the addresses `at`. At most `backlog` of
     /// these connections are half-open (SYN received, handshake not done) at a time, or
-    /// [`min_backlog`](super::StackConfig::min_backlog) if that is more. A further SYN replaces the
-    /// oldest half-open connection (RFC 4987 section 3.4). With a `backlog` of 0 the stack drops
-    /// all SYNs.
+    /// [`min_backlog`](super::StackConfig::min_backlog) if that is more. A further SYN is answered
+    /// with a cookie, or replaces the oldest half-open connection
+    /// ([`syn_cookies`](super::StackConfig::syn_cookies)). With a `backlog` of 0 the stack drops all
+    /// SYNs.
     ///
     /// # Errors
     /// Fails when the stack cannot listen there; see [`ListenError`].
@@ -221,11 +218,8 @@ impl<S: SendQueue + Default> Stack<S> {
     /// [`relisten`](super::StackConfig::relisten) after this call.
     pub fn unlisten(&mut self, now: Instant, at: impl Into<ListenAt>, port: u16) {
         let Some(mut gone) = self.listeners.remove(now, at.into(), port) else { return };
-        while let Some(index) = gone.half_open.pop(&mut self.conns) {
-            if let Some(e) = self.conns.get_mut(index) {
-                e.conn.abort();
-            }
-            self.update(index);
+        while let Some(index) = gone.half_open.pop(&mut self.half_opens.table) {
+            self.end_half_open(index);
         }
     }
 
@@ -244,6 +238,7 @@ impl<S: SendQueue + Default> Stack<S> {
         now: Instant,
         arrival: &Arrival,
         beyond: Option<SeqNumber>,
+        out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let (dst, seg) = (arrival.dst, &arrival.tcp.segment);
         let net = self.cfg.net.on(arrival.ethernet.vid);
@@ -253,6 +248,11 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         if !net.is_peer(arrival.src) || !arrival.ethernet.src.is_station() {
             return Err(DropReason::RxBadSource);
+        }
+        if self.half_opens.len() > 0
+            && let Some(index) = self.half_opens.find(arrival.hash, &arrival.flow)
+        {
+            return self.take_half_open(now, index, arrival, out);
         }
         if seg.flags.has(Flags::RST) {
             return Err(DropReason::RxRstUnknown);
@@ -265,6 +265,13 @@ impl<S: SendQueue + Default> Stack<S> {
             && self.awaits_listener(now, arrival)
         {
             return Err(DropReason::ListenerAwaited);
+        }
+        if listened
+            && seg.flags.has(Flags::ACK)
+            && !seg.flags.has(Flags::SYN)
+            && let Some(taken) = self.take_cookie(now, arrival, out)
+        {
+            return taken;
         }
         if seg.flags.has(Flags::ACK) || !listened {
             // The stack answers an ACK at a listener like an ACK without a listener.
@@ -292,87 +299,9 @@ impl<S: SendQueue + Default> Stack<S> {
             }
     }
 
-    /// Makes the half-open connection of a SYN at a listener.
-    fn answer_syn(
-        &mut self,
-        now: Instant,
-        arrival: &Arrival,
-        beyond: Option<SeqNumber>,
-    ) -> Result<(), DropReason> {
-        // Half-open connections can be evicted and connections in TIME-WAIT end by themselves, so
-        // both count as free.
-        let evictable = self.half_open.len() + self.time_wait.len();
-        let free = self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(evictable));
-        let (src, vid) = (arrival.src, arrival.ethernet.vid);
-        let site = self.cfg.net.site_on(vid, src);
-        let listener = self.listeners.find(arrival.dst, arrival.tcp.dst_port);
-        let Some(listener) = listener else { return Err(DropReason::RxNoConnection) };
-        if listener.backlog == 0 {
-            return Err(DropReason::ListenOverflow);
-        }
-        let (id, port) = (listener.id, listener.port);
-        match self.peers.check(id, listener.backlog, site, free) {
-            Ok(()) => {}
-            Err(Excess::HalfOpen) => return Err(DropReason::PeerHalfOpenLimited),
-            Err(Excess::Conns) => {
-                self.refuse(now, arrival);
-                return Err(DropReason::PeerConnsLimited);
-            }
-        }
-        let hop = self.cfg.net.route_on(vid, src).ok_or(DropReason::SynNoNeighbor)?;
-        if listener.half_open.len() >= listener.backlog
-            && let Some(oldest) = listener.half_open.pop(&mut self.conns)
-        {
-            self.evict_half_open(oldest);
-        }
-        if self.conns.is_full() && !self.make_room() {
-            return Err(DropReason::ConnsFull);
-        }
-        let next_hop = if hop.next == src {
-            match self.neighbors.acquire_known(LinkAddr::new(vid, src)) {
-                Some(neighbor) => NextHop::Neighbor(neighbor),
-                None => NextHop::Station(arrival.ethernet.src),
-            }
-        } else {
-            self.next_hop(now, hop).ok_or(DropReason::SynNoNeighbor)?
-        };
-        let opening = Opening::Passive { listener: id, syn: &arrival.tcp.segment };
-        let conn = self.open(now, arrival.flow, next_hop, &opening, beyond);
-        let index = conn.ok_or(DropReason::ConnsFull)?.slot();
-        self.counters.half_opened += 1;
-        self.peers.opened(id, site);
-        self.half_open.push(&mut self.conns, index);
-        if let Some(l) = self.listeners.by_id(id, port) {
-            l.half_open.push(&mut self.conns, index);
-        }
-        Ok(())
-    }
-
-    /// Handles a half-open connection that is now established.
-    pub(super) fn established(&mut self, index: u32) {
-        self.leave_half_open(index);
-        self.counters.accepted += 1;
-        if let Some(e) = self.conns.get(index)
-            && let Some(listener) = e.listener.map(NonZeroU32::get)
-        {
-            self.peers.established(listener, self.site_of(&e.flow()));
-        }
-    }
-
     /// Returns the address under which the stack counts what the peer of `flow` causes.
-    fn site_of(&self, flow: &FlowKey) -> LinkAddr {
+    pub(super) fn site_of(&self, flow: &FlowKey) -> LinkAddr {
         self.cfg.net.site_on(flow.vid(), flow.remote().ip())
-    }
-
-    /// Takes a connection out of the lists of half-open connections.
-    pub(super) fn leave_half_open(&mut self, index: u32) {
-        self.half_open.remove(&mut self.conns, index);
-        let Some(e) = self.conns.get(index) else { return };
-        // A listener that has ended no longer has a list.
-        let (id, port) = (e.listener.map(NonZeroU32::get), e.flow().local().port());
-        if let Some(l) = id.and_then(|id| self.listeners.by_id(id, port)) {
-            l.half_open.remove(&mut self.conns, index);
-        }
     }
 
     /// Makes an accepted connection follow the table of neighbors. If the table has no station for
@@ -394,74 +323,48 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Makes room for one connection where all places are taken: evicts the oldest connection in
-    /// TIME-WAIT, or else the oldest half-open connection. Returns false when there is neither.
-    fn make_room(&mut self) -> bool {
-        if let Some(index) = self.time_wait.pop(&mut self.conns) {
+    /// TIME-WAIT. Returns false when there is none.
+    pub(super) fn make_room(&mut self) -> bool {
+        let oldest = self.time_wait.pop(&mut self.conns);
+        oldest.is_some_and(|index| {
             self.counters.time_wait_evicted += 1;
             self.remove(index);
-            return true;
-        }
-        let oldest = self.half_open.pop(&mut self.conns);
-        oldest.is_some_and(|index| {
-            self.evict_half_open(index);
             true
         })
     }
 
-    /// Removes a half-open connection silently: its peer perhaps never existed, and a real peer
-    /// asks again when our SYN-ACK was lost.
-    fn evict_half_open(&mut self, index: u32) {
-        self.counters.half_open_evicted += 1;
-        self.remove(index);
-    }
-
-    /// Applies the budget of the destination to a SYN-ACK that is about to be sent again, because
-    /// the destination has not proved that it exists.
-    pub(super) fn limit_syn_ack(&mut self, now: Instant, index: u32) {
-        let Some(e) = self.conns.get_mut(index) else { return };
-        let flow = e.flow();
-        if !self.syn_acks.allow(now, self.cfg.net.site_on(flow.vid(), flow.remote().ip())) {
-            e.conn.withhold_syn(now);
-            self.counters.syn_acks_limited += 1;
-        }
-    }
-
-    /// Makes a connection, numbered beyond `beyond`; the caller has checked that there is room. If
-    /// there is no room all the same, returns `None` and releases `next_hop`.
-    fn open(
-        &mut self,
+    /// Returns our first sequence number of a new connection, beyond `beyond`.
+    pub(super) fn first_number(
+        &self,
         now: Instant,
-        flow: FlowKey,
-        next_hop: NextHop,
-        opening: &Opening<'_>,
+        flow: &FlowKey,
         beyond: Option<SeqNumber>,
-    ) -> Option<ConnId> {
-        let iss = match (self.ids.isn(now, &flow), beyond) {
+    ) -> SeqNumber {
+        match (self.ids.isn(now, flow), beyond) {
             // The clock of initial numbers is slower than a fast connection.
             (clock, Some(last)) if !clock.after(last) => last.advance(1 + (clock.0 & 0xffff)),
             (clock, _) => clock,
-        };
-        let ts_offset = self.ids.ts_offset(&flow);
-        let cfg = &self.cfg;
-        let set = if flow.is_ipv6() { over_ipv6(cfg, flow.vid()) } else { cfg.conn };
-        let (conn, owner, listener) = match *opening {
-            Opening::Active => (Connection::connect(&set, now, iss, ts_offset), Owner::Held, None),
-            Opening::Passive { listener, syn } => {
-                let conn = Connection::accept(&set, now, iss, ts_offset, syn);
-                (conn, Owner::HalfOpen, Some(listener))
-            }
-        };
+        }
+    }
+
+    /// Adds a connection numbered from `iss` on; the caller has checked that there is room. If there
+    /// is no room all the same, returns `None` and releases `next_hop`.
+    pub(super) fn open(
+        &mut self,
+        flow: FlowKey,
+        next_hop: NextHop,
+        conn: Connection,
+        iss: SeqNumber,
+        listener: Option<u32>,
+    ) -> Option<ConnId> {
+        let label = self.ids.flow_label(&flow);
         let id = self.conns.insert(Entry {
             conn,
             user: S::default(),
-            template: HeaderTemplate::new(
-                Common::of(cfg, flow.vid()),
-                &flow,
-                self.ids.flow_label(&flow),
-            ),
-            owner,
+            template: HeaderTemplate::new(Common::of(&self.cfg, flow.vid()), &flow, label),
+            owner: Owner::Held,
             next_hop,
-            links: [Link::OUT; 3],
+            links: [Link::OUT; 2],
             iss,
             listener: listener.and_then(NonZeroU32::new),
             events: PendingEvents::default(),
@@ -489,6 +392,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Sends the frames and resumes the connections that waited for neighbor `neighbor`, which is
     /// known now.
     pub(super) fn resolved(&mut self, neighbor: u32) {
+        self.resume_half_opens(neighbor);
         while let Some(index) = self.neighbors.next_waiting(neighbor, &mut self.conns) {
             self.update(index);
         }
@@ -500,6 +404,7 @@ impl<S: SendQueue + Default> Stack<S> {
     pub(super) fn unreachable(&mut self, neighbor: u32) {
         self.counters.neighbor_failed += 1;
         self.drop_waiting(neighbor);
+        self.fail_half_opens(neighbor);
         while let Some(index) = self.neighbors.next_waiting(neighbor, &mut self.conns) {
             if let Some(e) = self.conns.get_mut(index) {
                 e.raise(EventKind::Unreachable);
@@ -511,7 +416,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Answers a segment of no connection with RST, within the rate limit.
-    fn refuse(&mut self, now: Instant, arrival: &Arrival) {
+    pub(super) fn refuse(&mut self, now: Instant, arrival: &Arrival) {
         if !self.resets.allow(now, self.site_of(&arrival.flow)) {
             self.counters.tx_resets_limited += 1;
             return;
@@ -535,7 +440,7 @@ impl<S: SendQueue + Default> Stack<S> {
 
 /// Returns the settings of a connection over IPv6, whose header takes 20 bytes more, and whose peers
 /// take segments of 1,220 bytes if they say nothing (RFC 9293 section 3.7.1).
-fn over_ipv6(cfg: &StackConfig, vid: Vid) -> ConnConfig {
+pub(super) fn over_ipv6(cfg: &StackConfig, vid: Vid) -> ConnConfig {
     let mtu = cfg.net.on(vid).ipv6_mtu().map_or(cfg.mtu, |mtu| mtu.min(cfg.mtu));
     let mss = cfg.conn.mss.min(mtu.saturating_sub(60)).max(1);
     ConnConfig { mss, default_peer_mss: 1220, ..cfg.conn }

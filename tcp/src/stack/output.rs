@@ -26,8 +26,7 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline]
     pub fn poll_transmit_into(&mut self, now: Instant, train: Train, frame: &mut TxFrame) -> u32 {
         self.update_deferred();
-        if let Some(control) = self.control.pop() {
-            *frame = control;
+        if self.has_answers() && self.transmit_answer(now, frame) {
             return 1;
         }
         while let Some(index) = self.ready.front() {
@@ -36,14 +35,14 @@ impl<S: SendQueue + Default> Stack<S> {
             let train = Train { segments: train.segments.min(most), ..train };
             let (sent, more) = self.transmit(now, index, train, frame);
             if sent > 0 && !more {
-                self.turn = 0;
+                (self.turn, self.answered) = (0, 0);
                 self.ready.pop();
                 return sent;
             }
             if sent > 0 {
                 self.turn += sent;
                 if self.turn >= TURN {
-                    self.turn = 0;
+                    (self.turn, self.answered) = (0, 0);
                     self.ready.rotate();
                 }
                 return sent;
@@ -52,7 +51,34 @@ impl<S: SendQueue + Default> Stack<S> {
             self.ready.pop();
             self.update_idle(index);
         }
-        0
+        // No connection waits any more.
+        u32::from(self.has_answers() && self.transmit_answer(now, frame))
+    }
+
+    /// Returns true if a frame waits that belongs to no connection.
+    #[inline]
+    pub(super) fn has_answers(&self) -> bool {
+        !self.control.is_empty() || self.half_opens.has_due()
+    }
+
+    /// Fills `frame` with a frame that belongs to no connection. The frames of handshakes take turns
+    /// with connections, as one connection more: a flood of SYNs does not keep connections waiting.
+    /// Returns false when there is none, or when it is a connection's turn.
+    #[inline(never)]
+    fn transmit_answer(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
+        if let Some(control) = self.control.pop() {
+            *frame = control;
+            return true;
+        }
+        if self.answered >= TURN && !self.ready.is_empty() {
+            return false;
+        }
+        self.answered += 1;
+        if let Some(handshake) = self.control.pop_handshake() {
+            *frame = handshake;
+            return true;
+        }
+        self.transmit_half_open(now, frame)
     }
 
     /// Fills `frame` with the next segment of a connection, or with a train. Returns the number of

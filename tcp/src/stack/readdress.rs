@@ -49,6 +49,7 @@ impl<S: SendQueue + Default> Stack<S> {
             }
         }
         self.recount_peers();
+        self.readdress_half_opens();
         for index in 0..self.conns.end() {
             if !self.is_led(now, index) {
                 self.withdraw(index);
@@ -59,8 +60,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Counts the connections of each peer again: a peer that was on a link of ours may be beyond it
-    /// now, and is then counted [otherwise](super::Addressing::site).
+    /// Counts the connections of each peer again, without half-open ones: a peer that was on a link of
+    /// ours may be beyond it now, and is then counted [otherwise](super::Addressing::site).
     fn recount_peers(&mut self) {
         self.peers.clear();
         for e in self.conns.iter() {
@@ -68,9 +69,7 @@ impl<S: SendQueue + Default> Stack<S> {
             let flow = e.flow();
             let site = self.cfg.net.site_on(flow.vid(), flow.remote().ip());
             self.peers.opened(listener, site);
-            if e.owner != Owner::HalfOpen {
-                self.peers.established(listener, site);
-            }
+            self.peers.established(listener, site);
         }
     }
 

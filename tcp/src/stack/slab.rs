@@ -19,8 +19,6 @@ use crate::{Connection, SendQueue, SeqNumber, State};
 /// The party responsible for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// No owner yet: a passive connection whose handshake is not done.
-    HalfOpen,
     /// The owner holds the connection.
     Held,
     /// The owner released the connection; its queue ended at `end`.
@@ -32,16 +30,14 @@ pub(super) enum Owner {
 pub(super) enum NextHop {
     /// This neighbor, at its current hardware address.
     Neighbor(u32),
-    /// The station that the connection's SYN came from.
+    /// The station that the last segment of the handshake came from.
     Station(MacAddr),
 }
 
 /// The list of connections that wait for a next hop's address. An entry has a link for each list.
 pub(super) const WAITING: usize = 0;
-/// The list by age: half-open connections of a listener, or connections in TIME-WAIT.
+/// The list by age of connections in TIME-WAIT.
 pub(super) const AGE: usize = 1;
-/// The list by age of all half-open connections.
-pub(super) const HALF_OPEN: usize = 2;
 
 /// A connection with the stack's data about it, in the order of use: first the fields by which a
 /// segment finds its connection and by which the answer gets its headers, then the owner's data and
@@ -69,7 +65,7 @@ pub(super) struct Entry<S> {
     pub(super) user: S,
     pub(super) conn: Connection,
     pub(super) next_hop: NextHop,
-    pub(super) links: [Link; 3],
+    pub(super) links: [Link; 2],
 }
 
 impl<S: SendQueue> Entry<S> {

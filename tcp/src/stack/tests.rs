@@ -6,7 +6,9 @@ mod arp;
 mod both;
 mod budgets;
 mod connect;
+mod cookies;
 mod flood;
+mod half_open;
 mod hostile;
 mod icmp;
 mod inside;
@@ -54,6 +56,7 @@ fn config(mac: [u8; 6], ip: Ipv4Addr) -> StackConfig {
     c.max_conns = 64;
     // Small numbers show the behaviour at the bounds.
     c.min_backlog = 0;
+    c.syn_cookies = SynCookies::Off;
     (c.peer_half_open, c.peer_conns) = (PeerLimit::Unlimited, PeerLimit::Unlimited);
     c
 }

@@ -72,13 +72,12 @@ impl<S: SendQueue + Default> Stack<S> {
         let Some(e) = self.conns.get_mut(index) else { return };
         let mut accepted = false;
         while let Some(event) = e.conn.poll_event() {
-            match e.owner {
-                Owner::HalfOpen if event == ConnEvent::Connected => {
-                    e.owner = Owner::Held;
-                    e.raise(EventKind::Accepted);
-                    accepted = true;
-                }
-                _ => e.raise(event.into()),
+            // The peer opened the connection; the owner hears of it for the first time.
+            if event == ConnEvent::Connected && e.listener.is_some() {
+                e.raise(EventKind::Accepted);
+                accepted = true;
+            } else {
+                e.raise(event.into());
             }
         }
         if !e.events.is_empty() {
@@ -86,9 +85,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         e.arm(&mut self.timers, index);
         let closed = e.conn.state() == State::Closed;
-        if accepted {
-            self.established(index);
-        }
+        self.counters.accepted += u64::from(accepted);
         if closed {
             self.retire(index);
         }
@@ -122,7 +119,6 @@ impl<S: SendQueue + Default> Stack<S> {
         if e.owner == Owner::Held || !silent {
             return;
         }
-        self.counters.half_open_failed += u64::from(e.owner == Owner::HalfOpen);
         self.remove(index);
     }
 
@@ -138,13 +134,12 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let (owner, next_hop, listener, flow) = (e.owner, e.next_hop, e.listener, e.flow());
         match owner {
-            Owner::HalfOpen => self.leave_half_open(index),
             Owner::Released { .. } => self.time_wait.remove(&mut self.conns, index),
             Owner::Held => {}
         }
         if let Some(listener) = listener {
             let site = self.cfg.net.site_on(flow.vid(), flow.remote().ip());
-            self.peers.gone(listener.get(), site, owner == Owner::HalfOpen);
+            self.peers.gone(listener.get(), site, false);
         }
         if let NextHop::Neighbor(n) = next_hop {
             self.neighbors.stop_waiting(n, &mut self.conns, index);

@@ -27,9 +27,22 @@ fn half_open(n: u16) -> Stack<ByteQueue> {
     b
 }
 
+/// Returns a stack with `n` connections of ours whose SYN is sent.
+fn opening(n: u16) -> Stack<ByteQueue> {
+    let mut cfg = config_b();
+    cfg.max_conns = 4096;
+    let mut b = Stack::new(cfg);
+    introduce_a(&mut b, Instant::ZERO);
+    for port in 1..=n {
+        b.connect(ms(1), (A, 81).into(), Some(port)).unwrap();
+    }
+    assert_eq!(frames(&mut b, ms(1)).len(), usize::from(n));
+    b
+}
+
 #[test]
 fn test_timers_that_fall_due_together_take_several_turns_the_oldest_first() {
-    let mut b = half_open(1000);
+    let mut b = opening(1000);
     let (mut turns, mut now) = (0, ms(1002));
     let a_turn = u64::from(TIMERS_A_TURN / EXPIRY);
     while b.is_due(now) {
@@ -45,10 +58,26 @@ fn test_timers_that_fall_due_together_take_several_turns_the_oldest_first() {
     assert_eq!((turns, b.conn_counters().timeouts), (16, 1000), "each once");
 }
 
+#[test]
+fn test_syn_acks_that_fall_due_together_take_several_turns() {
+    let mut b = half_open(1000);
+    let a_turn = usize::try_from(accept::HALF_OPENS_A_TURN).unwrap();
+    let (mut turns, mut now) = (0, ms(1001));
+    while b.is_due(now) {
+        b.handle_timeouts(now);
+        assert!(frames(&mut b, now).len() <= a_turn);
+        turns += 1;
+        assert!(turns <= 1000 / a_turn + 1);
+        now = now + Duration::from_micros(50);
+    }
+    assert_eq!(turns, 1000usize.div_ceil(a_turn));
+    assert_eq!(b.poll_timeout(), Some(ms(3001)), "all have had their turn");
+}
+
 /// Timers that fall due again and again do not keep an older timer waiting.
 #[test]
 fn test_no_timer_starves_behind_those_that_come_again() {
-    let mut b = half_open(2000);
+    let mut b = opening(2000);
     // The connection's timer is due in 2000 ms, when 2000 others have long been due and no turn has
     // caught up.
     let id = b.connect(ms(1001), (A, 80).into(), Some(7)).unwrap();
@@ -75,9 +104,9 @@ fn resets(b: &mut Stack<ByteQueue>, src: Ipv4Addr, ports: u16, from: u64) -> usi
 #[test]
 fn test_source_that_takes_its_resets_leaves_others_theirs() {
     let mut b = listening_b(4);
-    assert_eq!(resets(&mut b, A, 1000, 1000), 100);
-    assert_eq!(resets(&mut b, C, 50, 3000), 50, "another host gets its own");
-    assert_eq!(b.counters().tx_resets_limited, 900);
+    assert_eq!(resets(&mut b, A, 1000, 1000), 200);
+    assert_eq!(resets(&mut b, C, 150, 3000), 150, "another host gets its own");
+    assert_eq!(b.counters().tx_resets_limited, 800);
 }
 
 #[test]

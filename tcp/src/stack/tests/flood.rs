@@ -238,3 +238,72 @@ fn test_echoes_and_resets_do_not_keep_address_resolution_waiting() {
     assert_eq!(out[0][12..14], *b"\x08\x06", "first of all, and not dropped");
     assert_eq!(out.len(), 1 + 2 * control::MAX_EACH);
 }
+
+/// A million SYNs from random addresses and ports, at ten million a second. Meanwhile a connection
+/// sends in both directions, and loses nothing; and every 10 ms a host connects, 5 ms away, which is
+/// longer than any table of half-open connections holds.
+#[test]
+fn test_connections_and_new_clients_live_through_a_million_syns() {
+    const SYNS: u32 = 1_000_000;
+    let mut cfg = config_b();
+    cfg.net = Addressing::new(vec![Cidr::new(B.into(), 8).unwrap()], vec![]).unwrap();
+    (cfg.min_backlog, cfg.syn_cookies, cfg.max_conns) = (2048, SynCookies::Auto, 4096);
+    (cfg.peer_half_open, cfg.peer_conns) = (PeerLimit::Share, PeerLimit::Share);
+    let mut b: Stack<ByteQueue> = Stack::new(cfg);
+    b.listen(None, PORT, 128).unwrap();
+    introduce_a(&mut b, Instant::ZERO);
+    let (id, mut mine, next) = established(&mut b, Instant::ZERO);
+    let mut random = heddle_base::Random::new(&Seed::from_u64(5));
+    // A frame is made once; only its addresses, ports and numbers change. The port checks it.
+    let mut flood = net::Pieces(vec![tcp_frame((A, 1), (B, PORT), &syn(0), b"")], RxChecksum::Good);
+    let (mut hosts, mut arrived) = (0, 0);
+    let mut waiting: Option<(Ipv4Addr, u32, Instant)> = None;
+    for i in 0..SYNS {
+        let now = Instant::from_nanos(1_000_000 + u64::from(i) * 100);
+        let bytes = random.next_u64().to_be_bytes();
+        let frame = &mut flood.0[0];
+        frame[27..30].copy_from_slice(&[bytes[0] | 1, bytes[1], bytes[2].clamp(1, 250)]);
+        frame[34..36].copy_from_slice(&[bytes[3] | 1, bytes[4]]);
+        frame[38..41].copy_from_slice(&bytes[5..]);
+        b.handle_frame(now, &flood);
+        if i % 64 != 0 {
+            continue;
+        }
+        b.handle_timeouts(now);
+        // The connection has its turn: a segment comes, and one goes.
+        let seg = segment(mine, next, Flags::ACK);
+        let out = b.handle_frame(now, &tcp_frame((A, 1000), (B, PORT), &seg, &[7; 100])[..]);
+        let FrameOutcome::Conn { payload: Some(p), .. } = out else { panic!("{out:?}") };
+        b.accept_payload(now, id, p.pos, p.len);
+        mine = mine.wrapping_add(100);
+        arrived += 1;
+        if let Some((host, next, at)) = waiting
+            && now >= at
+        {
+            let ack = segment(101, next, Flags::ACK);
+            b.handle_frame(now, &tcp_frame((host, 1000), (B, PORT), &ack, b"")[..]);
+            let [(id, StackEvent::Accepted { .. })] = events(&mut b)[..] else {
+                panic!("host {hosts} was not accepted")
+            };
+            b.abort(id);
+            b.release(id);
+            waiting = None;
+            hosts += 1;
+        }
+        while b.poll_transmit(now).is_some() {}
+        if i % 100_000 == 64 * 64 {
+            let host = Ipv4Addr::from_bits(0x0aff_0000 + i / 200);
+            b.handle_frame(now, &tcp_frame((host, 1000), (B, PORT), &syn(100), b"")[..]);
+            let out = frames(&mut b, now);
+            let (h, s) = read_tcp(out.last().expect("an answer at once"));
+            assert_eq!((h.dst_port, s.flags), (1000, Flags::SYN.with(Flags::ACK)));
+            waiting = Some((host, s.seq.0.wrapping_add(1), now + Duration::from_millis(5)));
+        }
+    }
+    let c = b.counters();
+    assert!(hosts > 3 && c.accepted == hosts + 1, "{hosts} hosts");
+    assert_eq!(arrived, SYNS.div_ceil(64));
+    assert!(b.connections() <= 2 + 2048, "{} connections", b.connections());
+    assert_eq!((c.tx_arp_requests, c.half_open_evicted, c.time_wait_evicted), (0, 0, 0));
+    assert!(c.syn_cookies_sent > u64::from(SYNS) * 9 / 10, "{c:?}");
+}

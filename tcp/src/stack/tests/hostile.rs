@@ -12,8 +12,8 @@ fn check_bounds(b: &Stack<ByteQueue>) {
     let max = b.cfg.max_conns;
     assert!(b.conns.len() <= max && b.timers.len() <= max && b.ready.len() <= max);
     check_timers(b);
-    assert!(b.eventful.len() <= max && b.half_open.len() <= max && b.peers.len() <= max);
-    assert!(b.control.len() <= 5 * control::MAX_EACH && b.neighbors.len() <= b.cfg.max_neighbors);
+    assert!(b.eventful.len() <= max && b.half_opens.len() <= max && b.peers.len() <= 2 * max);
+    assert!(b.control.len() <= 6 * control::MAX_EACH && b.neighbors.len() <= b.cfg.max_neighbors);
 }
 
 /// Checks that a good connection next to the bad ones works: A:1000 sends B 10 bytes and B takes

@@ -121,7 +121,7 @@ fn test_reused_connection_is_numbered_beyond_the_last_on_both_sides() {
     n.b.stack.unlisten(ms(1), None, PORT);
     let id = n.b.stack.connect(n.now, (A, 1234).into(), Some(PORT)).unwrap();
     n.run("connect", LONG, |n| n.b.says(id, ConnEvent::Connected));
-    let iss = n.a.stack.conns.iter().next().unwrap().iss;
+    let iss = n.a.stack.half_opens.iter().next().unwrap().1.iss;
     assert!(iss.after(end), "{iss:?} {end:?}");
     assert_eq!(n.a.stack.counters().time_wait_reused, 2);
 }

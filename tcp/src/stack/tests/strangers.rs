@@ -37,13 +37,13 @@ fn test_closed_does_not_answer_a_reset() {
 fn test_resets_are_rate_limited() {
     let mut b = listening_b(4);
     let mut n = 0;
-    for port in 1..1000 {
+    for port in 1..4000 {
         let now = Instant::from_nanos(1_000_000 + u64::from(port));
-        let src = Ipv4Addr::new(10, 0, 0, 3 + u8::try_from(port % 8).unwrap());
+        let src = Ipv4Addr::new(10, 0, 0, 3 + u8::try_from(port % 16).unwrap());
         b.handle_frame(now, &tcp_frame((src, port), (B, 9), &syn(1), b"")[..]);
         n += frames(&mut b, now).len();
     }
-    assert_eq!((n, b.counters().tx_resets, b.counters().tx_resets_limited), (200, 200, 799));
+    assert_eq!((n, b.counters().tx_resets, b.counters().tx_resets_limited), (2000, 2000, 1999));
 }
 
 #[test]
@@ -259,6 +259,7 @@ fn test_syn_from_beyond_the_link_is_answered_by_way_of_the_gateway() {
 fn test_passive_open_ends_silently_when_gateway_does_not_answer() {
     let (mut b, syn) = beyond();
     b.handle_frame(ms(1), &syn[..]);
+    frames(&mut b, ms(1));
     for t in 1..5 {
         b.handle_timeouts(ms(1 + t * 1000));
     }
@@ -269,20 +270,37 @@ fn test_passive_open_ends_silently_when_gateway_does_not_answer() {
 }
 
 #[test]
-fn test_full_table_evicts_half_open_connections_and_no_others() {
+fn test_half_open_connections_are_bounded_and_take_no_room_of_connections() {
     let mut b = listening_b(1000);
     for port in 1..=100 {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
     }
     assert_eq!((b.connections(), b.counters().half_open_evicted), (64, 36));
-    // Our own connections still find room too.
+    // Our own connections find all of their room.
     for n in 1..=64 {
         assert!(b.connect(ms(1), (A, 80).into(), None).is_ok(), "{n}");
     }
-    assert_eq!((b.connections(), b.counters().half_open_evicted), (64, 100));
+    assert_eq!((b.connections(), b.counters().half_open_evicted), (128, 36));
     assert_eq!(b.connect(ms(1), (A, 80).into(), None), Err(ConnectError::TooManyConnections));
-    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
-    assert_eq!((b.connections(), b.counters().conns_full), (64, 1));
+    b.handle_frame(ms(1), &tcp_frame((A, 101), (B, PORT), &syn(1), b"")[..]);
+    assert_eq!((b.connections(), b.counters().conns_full), (128, 1));
+}
+
+/// The last place is taken between a SYN and the end of its handshake.
+#[test]
+fn test_handshake_that_finds_no_room_at_its_end_is_refused() {
+    let mut b = listening_b(4);
+    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(100), b"")[..]);
+    let next = read_tcp(&frames(&mut b, ms(1))[0]).1.seq.0.wrapping_add(1);
+    for _ in 0..64 {
+        b.connect(ms(1), (A, 80).into(), None).unwrap();
+    }
+    frames(&mut b, ms(1));
+    let ack = segment(101, next, Flags::ACK);
+    b.handle_frame(ms(2), &tcp_frame((A, 1), (B, PORT), &ack, b"")[..]);
+    let (_, seg) = read_tcp(&frames(&mut b, ms(2))[0]);
+    assert_eq!((seg.flags, seg.seq.0, b.counters().conns_full), (Flags::RST, next, 1));
+    assert_eq!((b.connections(), b.peers.len(), events(&mut b)), (64, 0, vec![]));
 }
 
 /// Opens a connection that we close first and release, so that TIME-WAIT is ours.
@@ -437,24 +455,25 @@ fn test_timestamp_clocks_of_connections_begin_elsewhere() {
 fn test_counters_summed_in_pieces_are_those_of_all() {
     let mut b = listening_b(64);
     let open = |b: &mut Stack<ByteQueue>, port| {
-        b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
+        let mut put = |seg: &TxSegment| {
+            b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), seg, b"")[..]);
+            let out = frames(b, ms(1));
+            out.first().map_or(0, |f| read_tcp(f).1.seq.0.wrapping_add(1))
+        };
+        let next = put(&syn(100));
+        put(&segment(101, next, Flags::ACK));
         // An ACK of bytes that were never sent causes one bad ACK for each connection.
-        b.handle_frame(
-            ms(1),
-            &tcp_frame((A, port), (B, PORT), &segment(101, 9, Flags::ACK), b"")[..],
-        );
+        put(&segment(101, next.wrapping_add(1), Flags::ACK));
+        let [(id, StackEvent::Accepted { .. })] = events(b)[..] else { panic!("accepted") };
+        id
+    };
+    let ids: Vec<_> = (1..=20).map(|port| open(&mut b, port)).collect();
+    let end = |b: &mut Stack<ByteQueue>, port: u16| {
+        let reset = segment(101, 0, Flags::RST);
+        b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &reset, b"")[..]);
+        b.release(ids[usize::from(port) - 1]);
         frames(b, ms(1));
     };
-    let end = |b: &mut Stack<ByteQueue>, port| {
-        b.handle_frame(
-            ms(1),
-            &tcp_frame((A, port), (B, PORT), &segment(101, 0, Flags::RST), b"")[..],
-        );
-        frames(b, ms(1));
-    };
-    for port in 1..=20 {
-        open(&mut b, port);
-    }
     assert_eq!(b.conn_counters().bad_acks, 20);
     end(&mut b, 1);
     assert_eq!(b.poll_conn_counters(8), None);

@@ -1,0 +1,590 @@
+//! How connections begin that peers open: SYNs, half-open connections, cookies, and the segments that
+//! complete handshakes (RFC 9293 section 3.10.7.2 and, for SYN-RECEIVED, 3.10.7.4).
+//!
+//! A SYN costs an entry among the half-open connections (`half_open`), and where there is no room,
+//! nothing (`cookie`). The connection begins with the segment that completes the handshake, whatever
+//! this segment brings besides: data, a FIN, or the second segment of data because the first was
+//! lost.
+//!
+//! A SYN proves nothing. So its answer, and each repetition, is charged to the address that it goes
+//! to; a handshake that completes gives the charge of the first answer back. The answer goes where
+//! the table of neighbors says, and for an unknown host of the link to the station that the SYN came
+//! from; see `open`.
+
+use heddle_base::{Instant, StreamPos};
+
+use super::Stack;
+use super::config::SynCookies;
+use super::control::Control;
+use super::cookie::{Kept, stamp};
+use super::counters::DropReason;
+use super::flow::FlowKey;
+use super::frame::{FrameOutcome, TxBody, TxFrame};
+use super::half_open::{HalfOpen, Stage};
+use super::input::Arrival;
+use super::limit::Rate;
+use super::neighbor::LinkAddr;
+use super::open::over_ipv6;
+use super::slab::NextHop;
+use super::template::{Common, HeaderTemplate};
+use crate::conn::{Answered, first_window, syn_ack};
+use crate::wire::MacAddr;
+use crate::{
+    ConnConfig, Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, State, TxSegment,
+};
+
+/// Half-open connections whose time is over that a turn handles.
+pub(super) const HALF_OPENS_A_TURN: u32 = 32;
+
+/// The way of an answer to a peer.
+enum Way {
+    /// The station is known.
+    Station(MacAddr),
+    /// Through this neighbor, whose address is not known or contested. The answer counts as its
+    /// user.
+    Waits(u32),
+}
+
+/// A handshake that a segment completes.
+struct Begun {
+    listener: u32,
+    kept: Kept,
+    answered: Answered,
+}
+
+impl<S: SendQueue + Default> Stack<S> {
+    /// Takes a SYN at a listener. If it takes the place of a connection in TIME-WAIT, our sequence
+    /// numbers begin beyond `beyond`.
+    pub(super) fn answer_syn(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        beyond: Option<SeqNumber>,
+    ) -> Result<(), DropReason> {
+        let (src, vid) = (arrival.src, arrival.ethernet.vid);
+        let site = self.site_of(&arrival.flow);
+        let free = self.free_conns();
+        let listener = self.listeners.find(arrival.dst, arrival.tcp.dst_port);
+        let Some(listener) = listener else { return Err(DropReason::RxNoConnection) };
+        if listener.backlog == 0 {
+            return Err(DropReason::ListenOverflow);
+        }
+        let (id, port) = (listener.id, listener.port);
+        let crowded = listener.half_open.len() >= listener.backlog;
+        let oldest = listener.half_open.first().filter(|_| crowded);
+        let (mut cookie, may) = match (beyond, self.cfg.syn_cookies) {
+            (Some(_), _) | (None, SynCookies::Off) => (false, false),
+            (None, SynCookies::Auto) => (crowded || self.half_opens.is_full(), true),
+            (None, SynCookies::Always) => (true, true),
+        };
+        if !self.peers.has_room(site, free) {
+            self.refuse(now, arrival);
+            return Err(DropReason::PeerConnsLimited);
+        }
+        if !cookie && !self.peers.may_open(id, listener.backlog, site) {
+            if !may {
+                return Err(DropReason::PeerHalfOpenLimited);
+            }
+            cookie = true;
+        }
+        if free == 0 {
+            return Err(DropReason::ConnsFull);
+        }
+        if cookie {
+            return self.answer_with_cookie(now, arrival, site);
+        }
+        if self.cfg.net.route_on(vid, src).is_none() {
+            return Err(DropReason::SynNoNeighbor);
+        }
+        if !self.first_answers.allow(now, site) {
+            return Err(DropReason::SynAcksLimited);
+        }
+        let full = self.half_opens.is_full().then(|| self.half_opens.oldest()).flatten();
+        if let Some(oldest) = oldest.or(full)
+            && let Some(h) = self.drop_half_open(oldest)
+        {
+            self.count_gone(&h);
+            self.counters.half_open_evicted += 1;
+        }
+        let iss = self.first_number(now, &arrival.flow, beyond);
+        let syn = &arrival.tcp.segment;
+        let entry = HalfOpen::new(arrival.flow, syn, iss, id, arrival.ethernet.src);
+        let index =
+            self.half_opens.insert(arrival.hash, entry).ok_or(DropReason::ListenOverflow)?;
+        self.counters.half_opened += 1;
+        self.peers.opened(id, site);
+        if let Some(l) = self.listeners.by_id(id, port) {
+            l.half_open.push(&mut self.half_opens.table, index);
+        }
+        Ok(())
+    }
+
+    /// Answers a SYN of which the stack keeps nothing.
+    fn answer_with_cookie(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        site: LinkAddr,
+    ) -> Result<(), DropReason> {
+        let (flow, syn) = (&arrival.flow, &arrival.tcp.segment);
+        let station = self.station_now(now, flow, arrival.ethernet.src);
+        let station = station.ok_or(DropReason::SynNoNeighbor)?;
+        if !self.first_answers.allow(now, site) {
+            return Err(DropReason::SynAcksLimited);
+        }
+        let cfg = self.settings(&flow);
+        let Kept { syn: kept, iss } = self.cookies.make(now, &cfg, flow, syn);
+        let clock = stamp(&cfg, syn, self.clock_of(now, flow, &kept));
+        let seg = syn_ack(&cfg, &kept, iss, clock);
+        if self.push_handshake(flow, station, &seg) {
+            self.counters.syn_cookies_sent += 1;
+            self.counters.tx_syn_acks += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a segment with an ACK and without SYN, for a listener, of no connection: perhaps it
+    /// completes the handshake of a cookie. Returns `None` when the caller has to refuse it.
+    pub(super) fn take_cookie(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        out: &mut FrameOutcome,
+    ) -> Option<Result<(), DropReason>> {
+        if !self.cookies.are_out(now) {
+            return None;
+        }
+        let seg = &arrival.tcp.segment;
+        let listener = self.listeners.find(arrival.dst, arrival.tcp.dst_port)?.id;
+        let cfg = self.settings(&arrival.flow);
+        let Some(kept) = self.cookies.check(now, &cfg, &arrival.flow, seg) else {
+            // Where the ACK of a handshake and the first data were lost, later data come alone. They
+            // prove nothing, but the first data, sent again, will.
+            if seg.len > 0 {
+                return Some(Err(DropReason::SynCookiesFailed));
+            }
+            self.counters.syn_cookies_failed += 1;
+            return None;
+        };
+        let site = self.site_of(&arrival.flow);
+        if !self.peers.has_room(site, self.free_conns()) {
+            self.refuse(now, arrival);
+            return Some(Err(DropReason::PeerConnsLimited));
+        }
+        self.peers.opened(listener, site);
+        self.peers.established(listener, site);
+        let answered = Answered { at: None, once: false, retries: 0 };
+        let taken = self.complete(now, arrival, &Begun { listener, kept, answered }, out);
+        self.counters.syn_cookies_accepted += u64::from(taken.is_ok());
+        Some(taken)
+    }
+
+    /// Takes a segment for the half-open connection `index`.
+    #[inline(never)]
+    pub(super) fn take_half_open(
+        &mut self,
+        now: Instant,
+        index: u32,
+        arrival: &Arrival,
+        out: &mut FrameOutcome,
+    ) -> Result<(), DropReason> {
+        let seg = &arrival.tcp.segment;
+        let cfg = self.settings(&arrival.flow);
+        let Some(h) = self.half_opens.get_mut(index) else { return Ok(()) };
+        self.counters.rx_segments += 1;
+        let at = seg.seq.distance(h.syn.seq.advance(1));
+        let window = i32::from(first_window(&cfg));
+        if seg.flags.has(Flags::RST) {
+            // Only the exact number counts (RFC 5961 section 3.2). A host that has sent no SYN
+            // answers our SYN-ACK with it.
+            match at {
+                0 => self.fail_half_open(index),
+                _ if at > 0 && at < window => self.challenge_half_open(now, index),
+                _ => return Err(DropReason::RxRstUnknown),
+            }
+            return Ok(());
+        }
+        let acks = seg.flags.has(Flags::ACK) && seg.ack == h.iss.advance(1);
+        if seg.flags.has(Flags::SYN) {
+            match seg.flags.has(Flags::ACK) {
+                true if acks && at == -1 => {
+                    return self.complete_half_open(now, index, arrival, out);
+                }
+                false if at == -1 => self.repeat_syn_ack(now, index, seg),
+                // Back to LISTEN, which means to forget the attempt.
+                _ if at >= 0 && at < window => self.fail_half_open(index),
+                _ => self.challenge_half_open(now, index),
+            }
+            return Ok(());
+        }
+        if cfg.timestamps
+            && let Some(first) = h.syn.timestamps
+        {
+            match seg.timestamps {
+                None => return Err(DropReason::RxBadFlags),
+                Some(ts) if ts.val.wrapping_sub(first.val).cast_signed() < 0 => {
+                    self.challenge_half_open(now, index);
+                    return Ok(());
+                }
+                Some(_) => {}
+            }
+        }
+        let len = i64::from(seg.len) + i64::from(seg.flags.has(Flags::FIN));
+        let (at, window) = (i64::from(at), i64::from(window));
+        let touches = match len {
+            0 => at >= 0 && at <= window,
+            _ => at == 0 || at < window && at + len > 0,
+        };
+        if !touches {
+            self.challenge_half_open(now, index);
+            return Ok(());
+        }
+        if !seg.flags.has(Flags::ACK) {
+            return Err(DropReason::RxBadFlags);
+        }
+        if !acks {
+            self.refuse(now, arrival);
+            return Err(DropReason::RxNoConnection);
+        }
+        self.complete_half_open(now, index, arrival, out)
+    }
+
+    /// Returns true if a half-open connection has these addresses and ports.
+    pub(super) fn has_half_open(&self, flow: &FlowKey) -> bool {
+        self.half_opens.find(flow.hash(&self.ids.flow), flow).is_some()
+    }
+
+    fn complete_half_open(
+        &mut self,
+        now: Instant,
+        index: u32,
+        arrival: &Arrival,
+        out: &mut FrameOutcome,
+    ) -> Result<(), DropReason> {
+        let Some(h) = self.drop_half_open(index) else { return Ok(()) };
+        let HalfOpen { syn, iss, listener, retries, repeated, sent_at, .. } = h;
+        self.peers.established(listener, self.site_of(&arrival.flow));
+        let answered = Answered { at: sent_at, once: retries == 0 && !repeated, retries };
+        self.complete(now, arrival, &Begun { listener, kept: Kept { syn, iss }, answered }, out)
+    }
+
+    /// Makes the connection of a completed handshake, which its peer's count includes, and lets it
+    /// take the segment that completed the handshake.
+    fn complete(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival,
+        begun: &Begun,
+        out: &mut FrameOutcome,
+    ) -> Result<(), DropReason> {
+        let Begun { listener, kept: Kept { ref syn, iss }, answered } = *begun;
+        let (src, flow) = (arrival.src, arrival.flow);
+        let site = self.site_of(&flow);
+        if self.conns.is_full() && !self.make_room() {
+            self.peers.gone(listener, site, false);
+            self.refuse(now, arrival);
+            return Err(DropReason::ConnsFull);
+        }
+        let hop = self.cfg.net.route_on(flow.vid(), src);
+        let next_hop = match hop {
+            None => None,
+            Some(hop) if hop.next == src && !self.cfg.net.is_inside() => {
+                let known = self
+                    .neighbors
+                    .acquire_known(LinkAddr::new(flow.vid(), src))
+                    .map(NextHop::Neighbor);
+                known.or(Some(NextHop::Station(arrival.ethernet.src)))
+            }
+            Some(hop) => self.next_hop(now, hop),
+        };
+        let Some(next_hop) = next_hop else {
+            self.peers.gone(listener, site, false);
+            return Err(DropReason::SynNoNeighbor);
+        };
+        self.first_answers.give_back(site);
+        let cfg = self.settings(&flow);
+        let offset = self.ids.ts_offset(&flow);
+        let conn = Connection::accept_answered(&cfg, now, iss, offset, syn, answered);
+        let Some(id) = self.open(flow, next_hop, conn, iss, Some(listener)) else {
+            self.peers.gone(listener, site, false);
+            return Err(DropReason::ConnsFull);
+        };
+        let Some(e) = self.conns.get_mut(id.slot()) else { return Ok(()) };
+        let outcome = e.conn.handle_segment(now, &arrival.tcp.segment);
+        debug_assert_ne!(e.conn.state(), State::SynReceived, "the segment completes the handshake");
+        self.after_segment(now, id.slot(), outcome, arrival.payload_at, out);
+        Ok(())
+    }
+
+    /// Answers a repeated SYN. The timer keeps running: it alone decides when the stack gives up.
+    fn repeat_syn_ack(&mut self, now: Instant, index: u32, syn: &Segment) {
+        let Some(h) = self.half_opens.get_mut(index) else { return };
+        // A peer that no longer asks for ECN does not use it (RFC 3168 section 6.1.1.1).
+        h.syn.flags = Flags(h.syn.flags.0 & (syn.flags.0 | !(Flags::ECE.0 | Flags::CWR.0)));
+        // The answer to an earlier SYN has yet to go.
+        if !matches!(h.stage(), Stage::Sent(_)) || !self.may_answer(now, index) {
+            return;
+        }
+        let Some(h) = self.half_opens.get_mut(index) else { return };
+        (h.repeated, h.sent_at) = (true, Some(now));
+        let h = h.clone();
+        let seg = self.syn_ack_of(now, &h);
+        if let Some(station) = self.station_now(now, &h.flow, h.station)
+            && self.push_handshake(&h.flow, station, &seg)
+        {
+            self.counters.tx_syn_acks += 1;
+        }
+    }
+
+    /// Asks the peer of a half-open connection to prove itself (RFC 5961 section 7).
+    fn challenge_half_open(&mut self, now: Instant, index: u32) {
+        if !self.may_answer(now, index) {
+            return;
+        }
+        let Some(h) = self.half_opens.get(index).cloned() else { return };
+        let seg = self.after_syn_ack(now, &h, Flags::ACK);
+        if let Some(station) = self.station_now(now, &h.flow, h.station) {
+            self.push_handshake(&h.flow, station, &seg);
+        }
+    }
+
+    /// Returns true if the limit of a half-open connection allows an answer to a segment that anyone
+    /// may have sent, and charges the answer.
+    fn may_answer(&mut self, now: Instant, index: u32) -> bool {
+        let most = self.cfg.conn.challenge_acks;
+        let Some(h) = self.half_opens.get_mut(index) else { return false };
+        most > 0 && Rate::per_second(most, most).allow(&mut h.answers, now)
+    }
+
+    /// Takes a half-open connection out of all lists, but not out of its peer's counts.
+    fn drop_half_open(&mut self, index: u32) -> Option<HalfOpen> {
+        let hash = self.detach_half_open(index)?;
+        self.half_opens.remove(hash, index)
+    }
+
+    /// Takes a half-open connection out of the lists of its next hop and its listener. Returns the
+    /// hash of its flow.
+    fn detach_half_open(&mut self, index: u32) -> Option<u64> {
+        let h = self.half_opens.get(index)?;
+        let (stage, id, port) = (h.stage(), h.listener, h.flow.local().port());
+        let hash = h.flow.hash(&self.ids.flow);
+        let table = &mut self.half_opens.table;
+        if let Stage::Waiting(n) = stage {
+            self.neighbors.stop_half_open(n, table, index);
+            self.neighbors.release(n);
+        }
+        // A listener that has ended has no list any more.
+        if let Some(l) = self.listeners.by_id(id, port) {
+            l.half_open.remove(table, index);
+        }
+        Some(hash)
+    }
+
+    fn count_gone(&mut self, h: &HalfOpen) {
+        self.peers.gone(h.listener, self.site_of(&h.flow), true);
+    }
+
+    /// Removes a half-open connection silently: its handshake has failed.
+    fn fail_half_open(&mut self, index: u32) {
+        if let Some(h) = self.drop_half_open(index) {
+            self.count_gone(&h);
+            self.counters.half_open_failed += 1;
+        }
+    }
+
+    /// Ends a half-open connection, because nothing accepts it any more, and tells its peer if the
+    /// peer has heard of it.
+    pub(super) fn end_half_open(&mut self, index: u32) {
+        let Some(h) = self.half_opens.get(index).cloned() else { return };
+        if h.sent_at.is_none() {
+            return self.fail_half_open(index);
+        }
+        if let Some(hash) = self.detach_half_open(index) {
+            self.half_opens.end(hash, index);
+            self.count_gone(&h);
+            self.counters.half_open_failed += 1;
+        }
+    }
+
+    /// Ends the half-open connections of addresses that are ours no more, counts all others for
+    /// their peers, and lets those that wait look for their next hop again.
+    pub(super) fn readdress_half_opens(&mut self) {
+        let all: Vec<_> = self.half_opens.iter().map(|(i, h)| (i, h.flow, h.stage())).collect();
+        for (index, flow, stage) in all {
+            let Some(h) = self.half_opens.get(index) else { continue };
+            self.peers.opened(h.listener, self.site_of(&flow));
+            if !self.cfg.net.on(flow.vid()).is_ours(flow.local().ip()) {
+                self.end_half_open(index);
+            } else if let Stage::Waiting(n) = stage {
+                self.neighbors.stop_half_open(n, &mut self.half_opens.table, index);
+                self.neighbors.release(n);
+                self.half_opens.resume(index);
+            }
+        }
+    }
+
+    /// Handles half-open connections whose time is over: a turn's worth.
+    pub(super) fn handle_half_open_timeouts(&mut self, now: Instant) {
+        for _ in 0..HALF_OPENS_A_TURN {
+            let Some((index, more)) = self.half_opens.expired(now) else { return };
+            if !more {
+                self.fail_half_open(index);
+                continue;
+            }
+            let site = self.half_opens.get(index).map(|h| self.site_of(&h.flow));
+            if site.is_some_and(|site| !self.syn_acks.allow(now, site)) {
+                // As if the network had lost it.
+                self.half_opens.sent(now, index);
+                self.counters.syn_acks_limited += 1;
+            }
+        }
+    }
+
+    /// Fills `frame` with the next frame of a half-open connection. Returns false when there is none.
+    pub(super) fn transmit_half_open(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
+        while let Some(index) = self.half_opens.first_due() {
+            let Some(h) = self.half_opens.get(index).cloned() else { return false };
+            let way = self.way_to(now, &h.flow, h.station);
+            let ending = h.stage() == Stage::Ending;
+            let station = match way {
+                Some(Way::Station(station)) => station,
+                Some(Way::Waits(n)) if !ending => {
+                    self.half_opens.wait(index, n);
+                    self.neighbors.wait_half_open(n, &mut self.half_opens.table, index);
+                    continue;
+                }
+                None if !ending => {
+                    self.fail_half_open(index);
+                    continue;
+                }
+                Some(Way::Waits(n)) => {
+                    self.neighbors.release(n);
+                    h.station
+                }
+                // The route is gone with our address.
+                None => h.station,
+            };
+            let seg = if ending {
+                self.half_opens.remove(h.flow.hash(&self.ids.flow), index);
+                self.after_syn_ack(now, &h, Flags::RST.with(Flags::ACK))
+            } else {
+                self.half_opens.sent(now, index);
+                if let Some(h) = self.half_opens.get_mut(index) {
+                    h.sent_at = Some(now);
+                }
+                self.counters.tx_syn_acks += 1;
+                self.counters.tx_segments += 1;
+                self.syn_ack_of(now, &h)
+            };
+            let template = self.template_of(&h.flow);
+            let none = SackBlocks::default();
+            template.fill(station, &seg, &none, TxBody::None, self.offloads, frame);
+            return true;
+        }
+        false
+    }
+
+    /// Makes the half-open connections that waited for neighbor `neighbor` due.
+    pub(super) fn resume_half_opens(&mut self, neighbor: u32) {
+        while let Some(index) = self.neighbors.next_half_open(neighbor, &mut self.half_opens.table)
+        {
+            self.half_opens.resume(index);
+            self.neighbors.release(neighbor);
+        }
+    }
+
+    /// Gives up the half-open connections that waited for neighbor `neighbor`, which does not answer.
+    pub(super) fn fail_half_opens(&mut self, neighbor: u32) {
+        while let Some(index) = self.neighbors.next_half_open(neighbor, &mut self.half_opens.table)
+        {
+            self.fail_half_open(index);
+        }
+    }
+
+    fn syn_ack_of(&self, now: Instant, h: &HalfOpen) -> TxSegment {
+        let cfg = self.settings(&h.flow);
+        syn_ack(&cfg, &h.syn, h.iss, self.clock_of(now, &h.flow, &h.syn))
+    }
+
+    /// Returns a segment with `flags` that comes after the SYN-ACK.
+    fn after_syn_ack(&self, now: Instant, h: &HalfOpen, flags: Flags) -> TxSegment {
+        let answer = self.syn_ack_of(now, h);
+        let window = self.cfg.conn.recv_window >> answer.window_scale.unwrap_or(0);
+        TxSegment {
+            seq: answer.seq.advance(1),
+            ack: answer.ack,
+            flags,
+            window: u16::try_from(window).unwrap_or(u16::MAX),
+            timestamps: answer.timestamps,
+            pos: StreamPos::START,
+            ..TxSegment::default()
+        }
+    }
+
+    /// Returns our timestamp clock for a flow; 0 if its SYN has no timestamp.
+    fn clock_of(&self, now: Instant, flow: &FlowKey, syn: &Segment) -> u32 {
+        if syn.timestamps.is_none() {
+            return 0;
+        }
+        // The clock of the connection, which wraps around.
+        let [a, b, c, d, ..] = now.as_millis().to_le_bytes();
+        self.ids.ts_offset(flow).wrapping_add(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    fn template_of(&self, flow: &FlowKey) -> HeaderTemplate {
+        let label = if flow.is_ipv6() { self.ids.flow_label(flow) } else { 0 };
+        HeaderTemplate::new(Common::of(&self.cfg, flow.vid()), flow, label)
+    }
+
+    /// Queues a segment of a handshake. Returns false when too many wait.
+    fn push_handshake(&mut self, flow: &FlowKey, to: MacAddr, seg: &TxSegment) -> bool {
+        let template = self.template_of(flow);
+        let none = SackBlocks::default();
+        let frame = template.frame(to, seg, &none, TxBody::None, self.offloads);
+        let fits = self.push_control(Control::Handshake, frame);
+        self.counters.tx_segments += u64::from(fits);
+        fits
+    }
+
+    /// Returns the station through which an answer reaches the peer of `flow`, whose segment came
+    /// from `station`, if it is known now. If not, the stack has asked for it.
+    fn station_now(&mut self, now: Instant, flow: &FlowKey, station: MacAddr) -> Option<MacAddr> {
+        match self.way_to(now, flow, station)? {
+            Way::Station(station) => Some(station),
+            Way::Waits(n) => {
+                self.neighbors.release(n);
+                None
+            }
+        }
+    }
+
+    fn way_to(&mut self, now: Instant, flow: &FlowKey, station: MacAddr) -> Option<Way> {
+        let (src, vid) = (flow.remote().ip(), flow.vid());
+        let hop = self.cfg.net.route_on(vid, src)?;
+        let n = if hop.next == src && !self.cfg.net.is_inside() {
+            match self.neighbors.acquire_known(LinkAddr::new(vid, src)) {
+                Some(n) => n,
+                None => return Some(Way::Station(station)),
+            }
+        } else {
+            match self.next_hop(now, hop)? {
+                NextHop::Station(station) => return Some(Way::Station(station)),
+                NextHop::Neighbor(n) => n,
+            }
+        };
+        let Some(station) = self.neighbors.settled(n) else { return Some(Way::Waits(n)) };
+        self.neighbors.release(n);
+        Some(Way::Station(station))
+    }
+
+    /// Returns the number of connections for which there is room: those in TIME-WAIT end when others
+    /// need their places.
+    fn free_conns(&self) -> usize {
+        self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(self.time_wait.len()))
+    }
+
+    /// Returns the settings of a connection.
+    pub(super) fn settings(&self, flow: &FlowKey) -> ConnConfig {
+        if flow.is_ipv6() { over_ipv6(&self.cfg, flow.vid()) } else { self.cfg.conn }
+    }
+}
