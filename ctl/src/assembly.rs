@@ -385,6 +385,7 @@ impl Shared<'_> {
             hears_routers: setup.router_adverts != RouterAdverts::Ignore,
             max_conns: self.setup.max_conns,
             peer_conns: self.setup.peer_conns,
+            syn_cookies: self.setup.syn_cookies,
             relisten: RELISTEN,
             conn: self.setup.tcp,
             spread,

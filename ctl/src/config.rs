@@ -10,7 +10,7 @@ use heddle_hub::DeviceConfig;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{
-    AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError, Vid, Vlan,
+    AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError, SynCookies, Vid, Vlan,
 };
 use heddle_verbs::{DeviceError, PageSize};
 
@@ -48,6 +48,8 @@ pub struct RnicSetup {
     pub tcp: ConnConfig,
     /// Connections that one peer address may have open at a worker at a time.
     pub peer_conns: PeerLimit,
+    /// When a worker answers a SYN with a cookie.
+    pub syn_cookies: SynCookies,
     /// Total time for the orderly close of an established connection; see
     /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
     pub close_limit: Duration,
@@ -93,6 +95,7 @@ impl RnicSetup {
             rx_burst: heddle_dataplane::BURST,
             tcp: ConnConfig::default(),
             peer_conns: PeerLimit::Share,
+            syn_cookies: SynCookies::Auto,
             close_limit: Duration::from_secs(600),
             fpdu_memory: RnicConfig::FPDU_MEMORY,
             fpdu_stall: RnicConfig::FPDU_STALL,
@@ -322,6 +325,8 @@ pub struct EndpointConfig {
     pub tcp: ConnConfig,
     /// Connections that one peer address may have open at a worker at a time.
     pub peer_conns: PeerLimit,
+    /// When a worker answers a SYN with a cookie.
+    pub syn_cookies: SynCookies,
     /// Total time for the orderly close of an established connection; see
     /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
     pub close_limit: Duration,
@@ -381,6 +386,7 @@ impl EndpointConfig {
             rx_burst: rnic.rx_burst,
             tcp: rnic.tcp,
             peer_conns: rnic.peer_conns,
+            syn_cookies: rnic.syn_cookies,
             close_limit: rnic.close_limit,
             fpdu_memory: rnic.fpdu_memory,
             fpdu_stall: rnic.fpdu_stall,
@@ -405,6 +411,7 @@ impl EndpointConfig {
             rx_burst: self.rx_burst,
             tcp: self.tcp,
             peer_conns: self.peer_conns,
+            syn_cookies: self.syn_cookies,
             close_limit: self.close_limit,
             fpdu_memory: self.fpdu_memory,
             fpdu_stall: self.fpdu_stall,

@@ -244,6 +244,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (old.sharing.ecn != new.sharing.ecn, "tcp.ecn", WORKERS),
         (old.sharing.pacing != new.sharing.pacing, "tcp.pacing", WORKERS),
         (old.sharing.recv_window != new.sharing.recv_window, "tcp.receive-window", WORKERS),
+        (old.syn_cookies != new.syn_cookies, "tcp.syn-cookies", WORKERS),
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);
     changed.map(|(_, key, why)| Fixed { key, why }).collect()

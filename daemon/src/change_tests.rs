@@ -223,7 +223,8 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
     let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
                 registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\nrnr-wait = \"9s\"\n\
-                [tcp]\ncongestion = \"newreno\"\necn = \"off\"\npacing = \"off\"\nreceive-window = 64\n[[port]]\n\
+                [tcp]\ncongestion = \"newreno\"\necn = \"off\"\npacing = \"off\"\nreceive-window = 64\n\
+                syn-cookies = \"off\"\n[[port]]\n\
                 name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\n\
                 router-advertisements = \"routes\"\n\
                 addresses = [\"10.0.0.2/24\"]\n\
@@ -253,7 +254,8 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
             "tcp.congestion",
             "tcp.ecn",
             "tcp.pacing",
-            "tcp.receive-window"
+            "tcp.receive-window",
+            "tcp.syn-cookies"
         ]
     );
 }
@@ -301,6 +303,7 @@ fn test_every_configuration_change_is_detected() {
         "[tcp]\necn = \"off\"\n",
         "[tcp]\npacing = \"off\"\n",
         "[tcp]\nreceive-window = 64\n",
+        "[tcp]\nsyn-cookies = \"off\"\n",
         "[infiniband]\ncm = true\n",
         "[metrics]\nlisten = \"127.0.0.1:9184\"\n",
         "[shutdown]\ndeadline = \"9s\"\n",

@@ -29,7 +29,7 @@ use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
 use heddle_hub::Policy;
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, Route, Vlan};
+use heddle_tcp::{Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, Route, SynCookies, Vlan};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -86,6 +86,8 @@ pub struct Config {
     pub keepalive: Option<Keepalive>,
     /// How connections share the network with others.
     pub sharing: Sharing,
+    /// When a worker answers a SYN with a cookie.
+    pub syn_cookies: SynCookies,
     /// Time limits for peers that hold connections up.
     pub patience: Patience,
     /// Whether InfiniBand's connection management is enabled.

@@ -184,6 +184,7 @@ fn setup(config: &Config) -> RnicSetup {
         max_conns: limits.connections,
         max_mrs: limits.registrations,
         peer_conns: limits.peer_connections.map_or(PeerLimit::Share, PeerLimit::AtMost),
+        syn_cookies: config.syn_cookies,
         fpdu_memory: (limits.fpdu_memory as usize) << 20,
         rnr_wait: limits.rnr_wait,
         memory: (config.memory.registered as usize) << 20,
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use crate::config::Accounts;
     use heddle_ctl::Patience;
-    use heddle_tcp::{Congestion, Ecn, Pacing};
+    use heddle_tcp::{Congestion, Ecn, Pacing, SynCookies};
 
     /// `ctl/tests/it/patience.rs` tests the workers' use of these settings on the wire.
     #[test]
@@ -265,7 +266,7 @@ mod tests {
                     [mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
                     zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n\
                     congestion = \"dctcp\"\necn = \"request\"\npacing = \"off\"\n\
-                    receive-window = 2048\n";
+                    receive-window = 2048\nsyn-cookies = \"always\"\n";
         let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
         let s = setup(text);
         let seconds = |d: Duration| d.as_secs();
@@ -276,6 +277,7 @@ mod tests {
         );
         assert_eq!((s.fpdu_memory, s.fpdu_stall), (3 << 20, Duration::from_secs(6)));
         assert_eq!(s.rnr_wait, Duration::from_secs(7));
+        assert_eq!(s.syn_cookies, SynCookies::Always);
         let sharing = (s.tcp.congestion, s.tcp.ecn, s.tcp.pacing);
         assert_eq!(sharing, (Congestion::Dctcp, Ecn::Request, Pacing::Off));
         assert_eq!(s.tcp.recv_window, 2 << 20);
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(sharing, (Congestion::Cubic, Ecn::Accept, Pacing::Auto));
         assert_eq!(usual.tcp.recv_window, 1 << 20);
         assert_eq!((usual.peer_conns, usual.fpdu_memory), (PeerLimit::Share, 64 << 20));
-        assert_eq!(usual.rnr_wait, Duration::ZERO);
+        assert_eq!((usual.rnr_wait, usual.syn_cookies), (Duration::ZERO, SynCookies::Auto));
     }
 
     #[test]

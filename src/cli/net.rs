@@ -7,7 +7,8 @@ use std::str::FromStr;
 use heddle::dpdk::{IovaMode, Offloads, PortSource, VdevArg};
 use heddle::rnic::MTU;
 use heddle::tcp::{
-    Addressing, Cidr, Congestion, ConnConfig, Ecn, Priority, Route, RouterAdverts, Vid, Vlan,
+    Addressing, Cidr, Congestion, ConnConfig, Ecn, Priority, Route, RouterAdverts, SynCookies, Vid,
+    Vlan,
 };
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
 use heddle_daemon::config::Sharing;
@@ -232,6 +233,10 @@ fn congestion(s: &str) -> Result<Congestion, String> {
 
 fn ecn(s: &str) -> Result<Ecn, String> {
     named(&Ecn::NAMES, s)
+}
+
+pub(crate) fn syn_cookies(s: &str) -> Result<SynCookies, String> {
+    named(&SynCookies::NAMES, s)
 }
 
 fn named<T: Copy>(names: &[(&str, T)], s: &str) -> Result<T, String> {

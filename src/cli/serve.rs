@@ -9,7 +9,7 @@ use heddle::connection::ListenParams;
 use heddle::dpdk::{CoreList, Hugepages, IdlePolicy, Naps};
 use heddle::memory::PageSize;
 use heddle::rnic::Patience;
-use heddle::tcp::Route;
+use heddle::tcp::{Route, SynCookies};
 use heddle::units::Span;
 use heddle::{Device, Endpoint};
 use heddle_daemon::config::{self, Config, ConfigError, Control, Dpdk, Limits, Log, LogFormat};
@@ -21,7 +21,7 @@ use heddle_services::Services;
 
 use super::log::LogArgs;
 use super::mpa::MpaArgs;
-use super::net::{NetArgs, TcpArgs, mtu};
+use super::net::{NetArgs, TcpArgs, mtu, syn_cookies};
 use super::signals::Stop;
 use super::{Failure, complain, counters, say};
 
@@ -64,6 +64,10 @@ pub(crate) struct Args {
     keepalive: Span,
     #[command(flatten)]
     tcp: TcpArgs,
+    /// Answer a SYN with a cookie, for which nothing is kept: auto (where there is no room for it
+    /// among the half-open connections), always or off
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = syn_cookies)]
+    syn_cookies: SynCookies,
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
@@ -104,7 +108,7 @@ pub(crate) struct Args {
 
 /// Options that the configuration file replaces: first those that do not apply to a private RNIC
 /// either.
-const FLAGS: [&str; 23] = [
+const FLAGS: [&str; 24] = [
     "metrics",
     "vdev",
     "pci",
@@ -116,6 +120,7 @@ const FLAGS: [&str; 23] = [
     "congestion",
     "ecn",
     "receive_window",
+    "syn_cookies",
     "listen",
     "mtu",
     "crc",
@@ -306,6 +311,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         mpa,
         keepalive: config::keepalive(args.keepalive.0),
         sharing: args.tcp.sharing(),
+        syn_cookies: args.syn_cookies,
         patience: Patience::default(),
         infiniband: false,
         ib_keepalive: None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use heddle_ctl::{EndpointConfig, Patience, Question, Reply};
-use heddle_tcp::{ConnEvent, PeerLimit};
+use heddle_tcp::{ConnEvent, PeerLimit, SynCookies};
 use heddle_types::CloseReason;
 use heddle_verbs::{CmEvent, DisconnectReason, EventQueue};
 
@@ -119,6 +119,25 @@ fn test_peer_conns_limits_connections_of_one_address() {
         net.pass(5 * MS);
         assert_eq!(net.peer.end_of(beyond), Some(ConnEvent::Refused), "{limit:?}");
         drop(all);
+    }
+}
+
+/// A cookie leaves no half-open connection.
+#[test]
+fn test_syn_cookies_answer_as_the_setup_says() {
+    let (eal, _turn) = eal();
+    for (cookies, sent) in [(SynCookies::Auto, 0), (SynCookies::Off, 0), (SynCookies::Always, 1)] {
+        let mut net = Net::with(&eal, |c| c.syn_cookies = cookies);
+        let events = listen(&mut net, PORT, |_| {});
+        let honest = Honest::new(&mut net, PORT, &events);
+        let stack = net.worker().engine.stack;
+        assert_eq!(
+            (stack.syn_cookies_sent, stack.syn_cookies_accepted),
+            (sent, sent),
+            "{cookies:?}"
+        );
+        assert_eq!(stack.half_opened, 1 - sent);
+        assert!(net.peer.stack.conn(honest.conn).is_some());
     }
 }
 

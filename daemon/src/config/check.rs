@@ -14,7 +14,9 @@ use heddle_ctl::{MAX_WORKERS, MTU, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSource, VdevArg};
 use heddle_hub::{Addresses, Policy, ShareTerms};
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Addressing, Cidr, Congestion, Ecn, Pacing, Priority, Route, Vid, Vlan};
+use heddle_tcp::{
+    Addressing, Cidr, Congestion, Ecn, Pacing, Priority, Route, SynCookies, Vid, Vlan,
+};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use toml::Spanned;
@@ -89,6 +91,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, read: Read) -> (Config, Vec
             pacing: c.choice(&file.tcp.pacing, &Pacing::NAMES, Pacing::default()),
             recv_window: c.number(&file.tcp.receive_window, 64..=65_536, 1024_u32) << 10,
         },
+        syn_cookies: c.choice(&file.tcp.syn_cookies, &SynCookies::NAMES, SynCookies::default()),
         patience: c.patience(&file.tcp, &file.mpa),
         clients: c.clients(&file.client, &limits),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),

@@ -213,6 +213,7 @@ pub(super) struct Tcp {
     pub(super) ecn: Key<String>,
     pub(super) pacing: Key<String>,
     pub(super) receive_window: Key<i64>,
+    pub(super) syn_cookies: Key<String>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, Naps};
 use heddle_hub::Policy;
+use heddle_tcp::SynCookies;
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 
 use super::{Config, Control, Dpdk, Limits, Log, Memory, Sharing, Workers, keepalive};
@@ -59,6 +60,7 @@ impl Config {
             mpa: MpaOptions::new(),
             keepalive: keepalive(Duration::from_secs(60)),
             sharing: Sharing::default(),
+            syn_cookies: SynCookies::default(),
             patience: Patience::default(),
             infiniband: false,
             ib_keepalive: None,

@@ -9,7 +9,7 @@ use heddle_base::units::ByteRate;
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
-use heddle_tcp::{Congestion, Ecn, Pacing, Route, Vlan};
+use heddle_tcp::{Congestion, Ecn, Pacing, Route, SynCookies, Vlan};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::PageSize;
 use toml::Spanned;
@@ -106,6 +106,7 @@ impl Config {
                 ecn: name(&Ecn::NAMES, self.sharing.ecn),
                 pacing: name(&Pacing::NAMES, self.sharing.pacing),
                 receive_window: number(self.sharing.recv_window >> 10),
+                syn_cookies: name(&SynCookies::NAMES, self.syn_cookies),
             },
             infiniband: file::Infiniband {
                 cm: flag(self.infiniband),

@@ -94,6 +94,7 @@ congestion = "newreno"
 ecn = "request"
 pacing = "off"
 receive-window = 4096
+syn-cookies = "always"
 [shutdown]
 deadline = "250ms"
 [[port]]
@@ -201,7 +202,7 @@ timeout = "250ms"
         pacing: Pacing::Off,
         recv_window: 4 << 20,
     };
-    assert_eq!(c.sharing, sharing);
+    assert_eq!((c.sharing, c.syn_cookies), (sharing, SynCookies::Always));
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));
     assert_eq!(c.ib_keepalive, Some(Duration::from_secs(2)));
     let [left, other] = &c.ports[..] else { panic!("{:?}", c.ports) };
