@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::common::*;
 use arrayvec::ArrayVec;
-use heddle_base::Chunks;
+use heddle_base::{Chunks, Sum};
 use heddle_ctl::{Endpoint, Snapshot};
 use heddle_dataplane::{Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig};
 use heddle_dataplane::{RxQueue, TxQueue};
 use heddle_ib::cm::{Mad, Message, Req};
-use heddle_ib::roce::UdPacket;
+use heddle_ib::roce::{BTH_LEN, UdPacket, icrc};
 use heddle_ib::testing::{Peer, dreq, rtu};
 use heddle_ib::{CommId, Qpn, TimeCode};
 use heddle_tcp::Cidr;
@@ -278,6 +278,41 @@ fn test_flood_of_datagrams_with_bad_crc_is_dropped_without_harm() {
         (0, 0)
     );
     assert!(s.ctl.ib.rx_datagrams < 100, "the control plane sees none of them");
+}
+
+/// Returns a congestion notification (CNP) with a right CRC.
+fn cnp(from: Ipv4Addr) -> Vec<u8> {
+    const HEADERS: usize = 20 + 8;
+    let mut p = packet(from, req(from, CommId(1)));
+    p.truncate(HEADERS + BTH_LEN);
+    p[HEADERS] = 0x81;
+    p.resize(p.len() + 16, 0);
+    let len = u16::try_from(p.len() + 4).unwrap();
+    p[2..4].copy_from_slice(&len.to_be_bytes());
+    p[10..12].fill(0);
+    let sum = Sum::of(&p[..20]).complement();
+    p[10..12].copy_from_slice(&sum.to_be_bytes());
+    p[24..26].copy_from_slice(&(len - 20).to_be_bytes());
+    p[26..28].fill(0);
+    let crc = icrc(&p).unwrap();
+    p.extend(crc);
+    p
+}
+
+/// A notification says to slow down. No transport is here that would.
+#[test]
+fn test_flood_of_congestion_notifications_is_dropped_without_harm() {
+    let (eal, _turn) = eal();
+    let mut w = Wire::new(&eal);
+    let sent = std::cell::Cell::new(0);
+    let s = w.assert_harmless(true, |w, n| {
+        // In the name of strangers, and of the peer itself.
+        w.frame(0x0800, &cnp(if n % 2 == 0 { forged(n) } else { OLD }));
+        sent.set(sent.get() + 1);
+    });
+    let c = &s.worker.engine.stack;
+    assert_eq!(c.udp_bad_packet + c.udp_bad_endpoint, sent.get());
+    assert_eq!((c.udp_source_limited, c.udp_limited, c.udp_conn_limited), (0, 0, 0));
 }
 
 #[test]
