@@ -15,9 +15,10 @@ from peers.contenders import Failed, Programs
 # The packets of a flood take a few per cent of the rate, so a loss of goodput is Heddle's.
 WIRE = Wire("rate=200Mbit/s,queue=256K,delay=500us", "delay=500us")
 FRAMES = 10_000
-KINDS = ["nothing", "syn", "stray", "reset", "inner-syn", "fin", "data", "icmp"]
+KINDS = ["nothing", "syn", "stray", "guess", "reset", "inner-syn", "fin", "data", "icmp"]
 NAMES = {"nothing": "nothing", "syn": "SYNs from random addresses",
          "stray": "ACKs of no connection, from random addresses",
+         "guess": "SYNs and ACKs from random addresses: guesses at cookies",
          "reset": "RSTs of the connection", "inner-syn": "SYNs of the connection",
          "fin": "FINs of the connection", "data": "data of the connection",
          "icmp": "ICMP errors about the connection, MTU 552"}

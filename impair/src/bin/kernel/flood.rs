@@ -31,7 +31,7 @@ const MTU: u16 = 552;
 /// The time of which the packets leave at once.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// The kinds of packets. The first two come from forged addresses of the server's subnet (the first
+/// The kinds of packets. The first three come from forged addresses of the server's subnet (the first
 /// 16 bits of its address), all others pretend to belong to the connection of `--from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Syn,
     /// ACKs from random addresses and ports, which belong to no connection
     Stray,
+    /// SYNs and ACKs by turns, from random addresses and ports: guesses at SYN cookies
+    Guess,
     /// RSTs of the connection, with random numbers
     Reset,
     /// SYNs of the connection, with random numbers
@@ -130,6 +132,7 @@ fn packet(plan: &Plan, random: &mut Random) -> Vec<u8> {
     let (from, flags, len) = match plan.kind {
         Kind::Syn => (stranger(), SYN, 0),
         Kind::Stray => (stranger(), ACK, 0),
+        Kind::Guess => (stranger(), if random.chance(0.5) { SYN } else { ACK }, 0),
         Kind::Reset => (plan.from, RST, 0),
         Kind::InnerSyn => (plan.from, SYN, 0),
         Kind::Fin => (plan.from, FIN | ACK, 0),
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn test_strangers_are_many_and_no_host_of_the_lab() {
-        for kind in [Kind::Syn, Kind::Stray] {
+        for kind in [Kind::Syn, Kind::Stray, Kind::Guess] {
             let all = packets(kind);
             let sources: std::collections::BTreeSet<&[u8]> =
                 all.iter().map(|p| &p[12..16]).collect();
