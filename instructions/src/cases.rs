@@ -5,6 +5,7 @@ use core::str::FromStr;
 
 use heddle_base::units::UnitError;
 use heddle_dataplane::Eal;
+use heddle_perf::hostile::{BURST, Hostile, Victim};
 use heddle_services::bench::Op;
 use heddle_services::rpc::program::Call;
 
@@ -82,6 +83,13 @@ pub(crate) enum Case {
         /// The number that is counted.
         of: Unit,
     },
+    /// A frame of an attacker, and what the stack sends because of it.
+    Hostile {
+        /// The kind of frame.
+        kind: Hostile,
+        /// True for frames over IPv6.
+        is_ipv6: bool,
+    },
     /// A connection made and closed, including the MPA start-up but not the creation of its queue
     /// pairs.
     Connect,
@@ -124,6 +132,8 @@ impl Case {
         );
         all.extend([false, true].map(|tenants| Case::Many { tenants, of: Unit::Instructions }));
         all.push(Case::Many { tenants: false, of: Unit::Lines });
+        let hostile = |is_ipv6| Hostile::ALL.map(|kind| Case::Hostile { kind, is_ipv6 });
+        all.extend([false, true].into_iter().flat_map(hostile));
         all.extend([Case::Markers, Case::Ack, Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
         all
     }
@@ -189,6 +199,7 @@ impl Case {
             }
             Case::Call(call, by) => calls::run(eal, call, by),
             Case::Many { tenants, of } => many(eal, tenants, of),
+            Case::Hostile { kind, is_ipv6 } => hostile(kind, is_ipv6),
             Case::Connect => {
                 let mut harness =
                     Harness::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
@@ -199,6 +210,20 @@ impl Case {
             }
         }
     }
+}
+
+/// Measures frames of an attacker, after a flood of SYNs has taken all entries for half-open
+/// connections.
+fn hostile(kind: Hostile, is_ipv6: bool) -> Result<u64, HarnessError> {
+    const FRAMES: usize = 64 * BURST;
+    let mut victim =
+        Victim::new(is_ipv6).ok_or(HarnessError::Stalled("the connection of a stack"))?;
+    let flood = victim.frames(Hostile::Syn, FRAMES);
+    victim.take(&flood);
+    let frames = victim.frames(kind, FRAMES);
+    victim.take(&frames[..BURST]);
+    crate::measured(|| victim.take(&frames));
+    Ok(FRAMES as u64)
 }
 
 fn inside() -> Shape {
@@ -280,6 +305,9 @@ impl fmt::Display for Case {
                 let tenants = if tenants { "-tenants" } else { "" };
                 let of = if of == Unit::Lines { "-lines" } else { "" };
                 write!(f, "write-{SHORT}-many{tenants}{of}")
+            }
+            Case::Hostile { kind, is_ipv6 } => {
+                write!(f, "hostile-{kind}{}", if is_ipv6 { "-ipv6" } else { "" })
             }
             Case::Connect => f.write_str("connect"),
         }

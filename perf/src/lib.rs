@@ -11,6 +11,7 @@
 //! * [`transfer`]: a file moved in each of the ways RDMA has.
 //! * [`baseline`]: the systems that Heddle is compared with: another user-space TCP, and the
 //!   kernel's.
+//! * [`hostile`]: frames of an attacker, and a stack that gets them.
 //! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
 //!   [`pin`]: threads bound to processors. [`progress`]: how far a run is.
 
@@ -20,6 +21,7 @@ pub mod document;
 pub mod embedded;
 pub mod exchange;
 pub mod host;
+pub mod hostile;
 pub mod latency;
 pub mod output;
 pub mod own_process;
