@@ -137,6 +137,17 @@ impl Segment {
 
     /// Builds a frame that may pass through `ttl` routers.
     pub fn frame_with_ttl(&self, path: &Path, ttl: u8) -> Vec<u8> {
+        let mut b = self.bytes();
+        let sum = checksum(&[&pseudo_header(path.from.1, path.to.1, b.len()), &b]);
+        b[16..18].copy_from_slice(&sum.to_be_bytes());
+        ipv4(path, ttl, 6, &b)
+    }
+
+    /// Returns header and payload, with a checksum of 0.
+    ///
+    /// # Panics
+    /// Panics if the options do not fit into a header.
+    pub fn bytes(&self) -> Vec<u8> {
         let options = self.options.len().next_multiple_of(4);
         let words = u8::try_from((20 + options) / 4).expect("at most 40 bytes of options");
         let mut b = Vec::with_capacity(20 + options + self.payload.len());
@@ -150,9 +161,7 @@ impl Segment {
         b.extend(&self.options);
         b.resize(20 + options, 1);
         b.extend(&self.payload);
-        let sum = checksum(&[&pseudo_header(path.from.1, path.to.1, b.len()), &b]);
-        b[16..18].copy_from_slice(&sum.to_be_bytes());
-        ipv4(path, ttl, 6, &b)
+        b
     }
 }
 
@@ -201,7 +210,8 @@ impl Packet {
 }
 
 impl Segment {
-    fn parse(b: &[u8]) -> Option<Segment> {
+    /// Reads a segment. Returns `None` if its data offset is impossible.
+    pub fn parse(b: &[u8]) -> Option<Segment> {
         let short = |at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
         let long = |at: usize| u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
         let data = usize::from(*b.get(12)? >> 4) * 4;
