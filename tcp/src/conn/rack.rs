@@ -195,17 +195,25 @@ impl Connection {
         });
     }
 
-    /// Checks whether the first acknowledgment after a timeout answers a segment sent before the
-    /// timeout (RFC 3522).
-    pub(super) fn check_timeout(&mut self, now: Instant, seg: &Segment) {
-        let Some(e) = &mut self.cold.rack.episode else { return };
-        if let (Some(at), Some(ts)) = (e.timeout_ts.take(), seg.timestamps)
-            && self.hot.ts_ok
-            && self.cold.rack.phase == Phase::Loss
-            && ts.ecr.wrapping_sub(at).cast_signed() < 0
-        {
-            self.cold.counters.spurious_timeouts += 1;
-            self.undo(now);
+    /// Returns true if `seg`, the first acknowledgment after a timeout, answers a segment sent before
+    /// the timeout, which was a mistake then (RFC 3522).
+    pub(super) fn answers_before_timeout(&self, seg: &Segment) -> bool {
+        let at = self.cold.rack.episode.and_then(|e| e.timeout_ts);
+        match (at, seg.timestamps) {
+            (Some(at), Some(ts)) => {
+                self.hot.ts_ok
+                    && self.cold.rack.phase == Phase::Loss
+                    && ts.ecr.wrapping_sub(at).cast_signed() < 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Records that the first acknowledgment after a timeout does not show that it was a mistake: no
+    /// later one can.
+    pub(super) fn keep_timeout(&mut self) {
+        if let Some(e) = &mut self.cold.rack.episode {
+            e.timeout_ts = None;
         }
     }
 
@@ -230,7 +238,7 @@ impl Connection {
     }
 
     /// Undoes a reduction of the congestion window that was a mistake.
-    fn undo(&mut self, now: Instant) {
+    pub(super) fn undo(&mut self, now: Instant) {
         if self.cold.rack.episode.take().is_none() {
             return;
         }

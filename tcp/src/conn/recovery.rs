@@ -6,6 +6,7 @@ use super::scoreboard::Delivered;
 use super::sequence::{offset, shifted};
 use super::{Connection, NEVER, NO_FIN, Pending};
 use crate::{Segment, SendQueue, TxSegment};
+use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
 /// The bytes that an acknowledgment reports as arrived.
@@ -35,7 +36,10 @@ impl Connection {
         let before = self.hot.snd_una;
         let una = shifted(before, advance);
         let end = self.hot.snd_next.max(una);
-        let min_rtt = self.rto.min_rtt();
+        // An answer to the first transmission says nothing about when the second arrived, however
+        // long ago the second was.
+        let spurious = advance > 0 && self.answers_before_timeout(seg);
+        let min_rtt = if spurious { Duration::MAX } else { self.rto.min_rtt() };
         let mut d = Delivered::default();
         let kept = advance == 0 || self.cold.board.acked(now, before, una, min_rtt, &mut d);
         let duplicate = self.take_blocks(now, una, end, &mut d);
@@ -52,8 +56,11 @@ impl Connection {
         }
         self.sample(now, seg, advance, lone, &d);
         self.cold.rack.note_order(d.reordered);
-        if advance > 0 {
-            self.check_timeout(now, seg);
+        if spurious {
+            self.cold.counters.spurious_timeouts += 1;
+            self.undo(now);
+        } else if advance > 0 {
+            self.keep_timeout();
         }
         if let Some(range) = duplicate {
             self.on_duplicate(now, range);
