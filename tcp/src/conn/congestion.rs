@@ -70,6 +70,9 @@ pub(super) struct Window {
     /// True if the next acknowledgment needs attention: with DCTCP each, otherwise one that echoes a
     /// mark of congestion.
     attention: bool,
+    /// Bytes that were outstanding when new data were sent last. Where a burst of acknowledgments
+    /// arrives before the next data go, each of them answers a part of these bytes.
+    used: u32,
 }
 
 /// The part of the state that a connection needs from its first loss, or its first long round trip,
@@ -140,6 +143,7 @@ impl Window {
             limited: 0,
             recovering: false,
             attention: false,
+            used: 0,
             algorithm,
             recover: StreamPos::START,
             more: None,
@@ -200,6 +204,7 @@ impl Window {
 
     /// Records that `len` bytes of new data were sent; `flight` bytes are outstanding now.
     pub(super) fn on_sent(&mut self, len: u32, flight: u64) {
+        self.used = clamp(flight);
         if self.recovering {
             self.on_retransmit(len);
         } else if self.dup_acks != 0 && flight > u64::from(self.cwnd) {
@@ -243,7 +248,8 @@ impl Window {
             return false;
         }
         // A window that the sender did not use says nothing about the path (RFC 7661 in spirit).
-        if flight.saturating_mul(2) < u64::from(self.cwnd) {
+        let used = flight.max(self.used.into());
+        if used.saturating_mul(2) < u64::from(self.cwnd) {
             if self.more.is_some() {
                 self.pause(now);
             }
