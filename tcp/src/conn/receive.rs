@@ -190,8 +190,9 @@ impl Connection {
             }
         } else if advance > signed(self.hot.snd_max, self.hot.snd_una)
             || advance < -i64::from(self.hot.max_wnd)
+            || advance < signed(StreamPos::START, self.hot.snd_una)
         {
-            // RFC 5961 section 5.2.
+            // RFC 5961 section 5.2. No peer acknowledges less than our SYN, either.
             self.cold.counters.bad_acks += 1;
             self.challenge(now);
             return nothing;
@@ -257,8 +258,10 @@ impl Connection {
         }
         if at < 0 {
             self.cold.counters.duplicate_segments += 1;
-            let start = shifted(self.hot.rcv_nxt, at);
-            self.report_duplicate(start, start + u64::from(seg.len));
+            // Bytes before the first are of no stream of the peer, and are not reported.
+            let (start, end) = (at, at + i64::from(seg.len));
+            let next = self.hot.rcv_nxt;
+            self.report_duplicate(shifted(next, start), shifted(next, end));
         } else {
             self.cold.counters.out_of_window += 1;
         }

@@ -245,8 +245,8 @@ impl Flow {
     }
 
     fn payload(&self, seg: &Seg) -> Vec<u8> {
-        // The SYN takes the number before the first byte.
-        let first = seg.seq - 1 + i64::from(seg.flags & SYN != 0);
+        // The first byte comes after the SYN.
+        let first = if seg.flags & SYN != 0 { 0 } else { seg.seq - 1 };
         (first..).take(seg.len as usize).map(|at| byte_at(false, at.cast_unsigned())).collect()
     }
 

@@ -77,24 +77,47 @@ fn test_every_state_syn_is_challenged_wherever_it_lies() {
     }
 }
 
-/// RFC 5961 section 5.2: SND.UNA - MAX.SND.WND =< SEG.ACK =< SND.NXT.
-#[test]
-fn test_established_accepts_only_acks_within_the_rfc_5961_range() {
-    for (ack, fine) in [(2000, true), (2001, false), (1000 - 3000, true), (1000 - 3001, false)] {
-        let cfg = plain();
-        let mut b = Bench::connecting(&cfg);
+/// Returns a bench with a window of 3000 bytes of which the peer has acknowledged `acked`, and 1000
+/// more are outstanding.
+fn acknowledged(acked: i32) -> Bench {
+    let cfg = plain();
+    let mut b = Bench::connecting(&cfg);
+    b.sent();
+    b.window = 3000;
+    b.recv(&Segment { mss: Some(1000), ..b.seg(-1, 0).with(SYN_ACK) });
+    b.queue(usize::try_from(acked).unwrap() + 1000);
+    for upto in (1000..=acked).step_by(1000) {
         b.sent();
-        b.window = 3000;
-        b.recv(&Segment { mss: Some(1000), ..b.seg(-1, 0).with(SYN_ACK) });
-        b.queue(2000);
-        b.sent();
-        b.ack(1000);
+        b.ack(upto);
+    }
+    b.sent();
+    b
+}
+
+/// Checks which of these acknowledgment numbers an established connection takes; it challenges the
+/// others.
+fn takes(acked: i32, acks: &[(i32, bool)]) {
+    for &(ack, fine) in acks {
+        let mut b = acknowledged(acked);
         let s = Segment { len: 10, ..b.seg(0, ack) };
         let out = b.recv(&s);
         assert_eq!(out.payload.is_some(), fine, "{ack}");
         assert_eq!(b.c.stats().counters.bad_acks, u64::from(!fine));
         assert_eq!(b.sent().len(), usize::from(!fine));
     }
+}
+
+/// RFC 5961 section 5.2: SND.UNA - MAX.SND.WND =< SEG.ACK =< SND.NXT.
+#[test]
+fn test_established_accepts_only_acks_within_the_rfc_5961_range() {
+    takes(5000, &[(6000, true), (6001, false), (5000 - 3000, true), (5000 - 3001, false)]);
+}
+
+/// Before a window's worth is acknowledged, the range of RFC 5961 reaches below our SYN, where no
+/// peer can have an acknowledgment from.
+#[test]
+fn test_established_accepts_no_ack_of_less_than_our_syn() {
+    takes(1000, &[(2000, true), (2001, false), (0, true), (-1, false), (1000 - 3000, false)]);
 }
 
 #[test]
