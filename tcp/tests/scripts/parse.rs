@@ -153,7 +153,7 @@ pub struct Seg {
     pub faults: Faults,
 }
 
-/// What is wrong with a segment of the peer.
+/// The faults of a segment of the peer.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     pub bad_checksum: bool,
