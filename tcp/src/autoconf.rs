@@ -267,7 +267,9 @@ impl Autoconf {
         let bits = if p.on_link { p.len } else { 128 };
         if let Some(made) = self.made.iter_mut().find(|m| m.addr == addr) {
             made.preferred = preferred;
-            made.bits = bits;
+            // A prefix without the flag for the link says nothing about the link (RFC 4861 section
+            // 4.6.2), and takes back nothing.
+            made.bits = made.bits.min(bits);
             let shortest = now + SHORTEST;
             let longer = valid.is_none_or(|v| v > shortest || made.valid.is_some_and(|m| v > m));
             if longer {

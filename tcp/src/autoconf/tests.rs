@@ -47,6 +47,21 @@ fn test_port_makes_an_address_of_a_prefix_and_a_default_route() {
     let hop = now.route("2001:db8::1".parse().unwrap()).unwrap();
     assert_eq!(hop.local, "fd00:1::ff:fe00:7".parse::<IpAddr>().unwrap());
     assert!(!a.heard(at(1), ROUTER, &advert(1800, &[prefix("fd00:1::", HOUR, HOUR)])), "no news");
+    // Bits beyond the length of the prefix do not count.
+    assert!(!a.heard(at(1), ROUTER, &advert(1800, &[prefix("fd00:1::5", HOUR, HOUR)])));
+}
+
+#[test]
+fn test_prefix_without_the_flag_for_the_link_takes_nothing_back() {
+    let mut a = host(RouterAdverts::Addresses);
+    let on_link = prefix("fd00:1::", HOUR, HOUR);
+    let silent = Prefix { on_link: false, ..on_link };
+    a.heard(at(0), ROUTER, &advert(0, &[silent]));
+    assert_eq!(addrs(&a.addressing(at(0)))[2], "fd00:1::ff:fe00:7/128");
+    a.heard(at(1), ROUTER, &advert(0, &[on_link]));
+    assert_eq!(addrs(&a.addressing(at(1)))[2], "fd00:1::ff:fe00:7/64");
+    a.heard(at(2), OTHER, &advert(0, &[silent]));
+    assert_eq!(addrs(&a.addressing(at(2)))[2], "fd00:1::ff:fe00:7/64");
 }
 
 #[test]
@@ -161,6 +176,8 @@ fn test_mtu_is_between_the_least_of_ipv6_and_the_ports() {
         a.heard(at(0), ROUTER, &RouterAdvert { mtu: Some(told), ..advert(60, &[]) });
         assert_eq!(a.addressing(at(0)).ipv6_mtu(), Some(mtu), "{told}");
     }
+    a.heard(at(1), ROUTER, &advert(60, &[]));
+    assert_eq!(a.addressing(at(1)).ipv6_mtu(), Some(1400), "an advertisement without an MTU");
 }
 
 #[test]
