@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::frames::{Mac, Segment, checksum};
 
-/// The protocol numbers of the bodies.
+/// The protocol number of TCP.
 pub const TCP: u8 = 6;
-/// ICMP over IPv4.
+/// The protocol number of ICMP over IPv4.
 pub const ICMP: u8 = 1;
-/// ICMPv6.
+/// The protocol number of ICMP over IPv6.
 pub const ICMPV6: u8 = 58;
 
 /// The two ends of a packet, and the other fields of its IP header.

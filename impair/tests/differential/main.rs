@@ -10,6 +10,7 @@
 //! No timer of either host runs: Heddle's time stands still, and Linux's timers take longer than a
 //! seed. A difference counts only if it comes again.
 #![allow(missing_docs, unreachable_pub, reason = "parts of a test")]
+#![allow(clippy::print_stdout, reason = "a run reports its differences")]
 
 #[path = "../../../tcp/tests/scripts/flow.rs"]
 #[allow(dead_code, reason = "the packet scripts use all of it")]

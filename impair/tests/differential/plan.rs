@@ -1,4 +1,4 @@
-//! What happens in a seed: who opens, what the SYN offers, and the steps that follow.
+//! The course of a seed: who opens, what the SYN offers, and the steps that follow.
 
 use core::fmt;
 

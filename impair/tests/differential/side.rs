@@ -20,7 +20,7 @@ const ISN: u32 = 0x7000_0000;
 /// The right edge of the window, whatever it is.
 pub const EDGE: i64 = 10_000_000;
 
-/// What a host has done after a step, as far as timers, window sizes, and the cutting of data into
+/// The actions of a host up to a step, as far as timers, window sizes, and the cutting of data into
 /// segments do not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -116,7 +116,7 @@ impl<H: HostUnderTest> Side<H> {
         };
         let seen = self.look(&frames)?;
         if let Some(at) = syn
-            && (seen.syn == Some(Some(self.from_edge(at + 1))) || !open && seen.app.open)
+            && (seen.syn == Some(Some(self.at_any_edge(at + 1))) || !open && seen.app.open)
         {
             // The connection begins with this SYN.
             let [a, b, c, d, ..] = at.to_le_bytes();
@@ -160,7 +160,7 @@ impl<H: HostUnderTest> Side<H> {
     }
 
     /// Returns a number near the right edge in a form that does not depend on the size of the window.
-    fn from_edge(&self, n: i64) -> i64 {
+    fn at_any_edge(&self, n: i64) -> i64 {
         const NEAR: i64 = 5000;
         let edge = self.edge_before;
         if (n - edge).abs() < NEAR { EDGE + n - edge } else { n }
@@ -186,7 +186,7 @@ impl<H: HostUnderTest> Side<H> {
             if seg.flags & RST != 0 {
                 // A reset for a segment without ACK has the number 0.
                 let seq = if tcp.seq == 0 { 0 } else { seg.seq };
-                seen.resets.push((seq, seg.ack.map(|ack| self.from_edge(ack))));
+                seen.resets.push((seq, seg.ack.map(|ack| self.at_any_edge(ack))));
                 continue;
             }
             if let Some(ack) = seg.ack {
@@ -198,11 +198,11 @@ impl<H: HostUnderTest> Side<H> {
             self.sent = self.sent.max(end);
             self.fin |= fin;
             if syn {
-                seen.syn = Some(seg.ack.map(|ack| self.from_edge(ack)));
+                seen.syn = Some(seg.ack.map(|ack| self.at_any_edge(ack)));
             } else {
                 seen.ack = seg.ack;
                 let first = seg.sack.first().copied();
-                seen.sack = first.map(|(from, to)| (self.from_edge(from), self.from_edge(to)));
+                seen.sack = first.map(|(from, to)| (self.at_any_edge(from), self.at_any_edge(to)));
                 text |= seg.len > 0 || fin;
             }
         }

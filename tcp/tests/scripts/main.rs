@@ -11,6 +11,7 @@ mod parse;
 mod run;
 mod runner_tests;
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use parse::Script;
 const ENDING: &str = "tcp";
 
 fn main() -> ExitCode {
-    let args = Arguments::from_args();
+    let (args, names) = arguments(env::args().collect());
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
     let mut trials = runner_tests::all();
     for path in scripts(&top) {
@@ -30,7 +31,23 @@ fn main() -> ExitCode {
         let trial = Trial::test(name.display().to_string(), move || check(&path));
         trials.push(trial);
     }
+    if !names.is_empty() {
+        trials.retain(|t| names.iter().any(|name| name == t.name()));
+    }
     libtest_mimic::run(&args, trials).exit_code()
+}
+
+/// Returns the arguments, and the names of tests if they are several: `libtest_mimic` takes one.
+fn arguments(mut all: Vec<String>) -> (Arguments, Vec<String>) {
+    let mut names = Vec::new();
+    if let Some(at) = all.iter().position(|a| a == "--exact") {
+        let end = all[at + 1..].iter().position(|a| a.starts_with('-'));
+        let range = at + 1..end.map_or(all.len(), |end| at + 1 + end);
+        if range.len() > 1 {
+            names = all.drain(range).collect();
+        }
+    }
+    (Arguments::from_iter(all), names)
 }
 
 /// Returns the scripts below a folder, in order.

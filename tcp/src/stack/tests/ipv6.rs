@@ -320,7 +320,7 @@ fn test_a_claim_of_another_station_is_tested_first() {
     let out = frames(&mut b, ms(2));
     let (ip, message) = icmp_of(&out[0]);
     assert_eq!((ip.dst, &out[0][..6]), (A6, &MAC_A[..]), "the known station is asked");
-    assert!(matches!(message, Message::NeighborSolicit { target: A6, .. }));
+    assert_eq!(message, Message::NeighborSolicit { target: A6, source: Some(MacAddr(MAC_B)) });
     let defence = icmpv6::neighbor_advert(A6, B6, A6, MacAddr(MAC_A), true);
     b.handle_frame(ms(3), &frame6(A6, B6, ipv6::ICMP, 255, &defence)[..]);
     assert_eq!(b.counters().arp_change_refused, 1);
@@ -342,7 +342,9 @@ fn test_addresses_are_announced_and_probed() {
     assert_eq!(probe, Message::NeighborSolicit { target: B6, source: None });
     let (ip, told) = icmp_of(&out[2]);
     assert_eq!((ip.src, ip.dst, ip.hop_limit), (B6, ipv6::ALL_NODES, 255));
-    assert!(matches!(told, Message::NeighborAdvert { target: B6, solicited: false, .. }));
+    let host =
+        matches!(told, Message::NeighborAdvert { target: B6, router: false, solicited: false, .. });
+    assert!(host, "{told:?}");
 }
 
 #[test]

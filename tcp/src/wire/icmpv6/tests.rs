@@ -164,6 +164,84 @@ fn test_router_advert_has_its_options() {
     assert_eq!(got.prefixes.len(), MAX_PREFIXES);
 }
 
+/// Options: an unknown one, an MTU, a prefix, a redirected header, and one for each station.
+fn all_options() -> [Vec<u8>; 6] {
+    let of = |kind: u8, body: &[u8]| {
+        let mut o = vec![kind, 0];
+        o.extend(body);
+        o.resize(o.len().next_multiple_of(8), 0);
+        o[1] = u8::try_from(o.len() / 8).unwrap();
+        o
+    };
+    let prefix = [&[64, 0xc0, 0, 0, 0, 9, 0, 0, 0, 9, 0, 0, 0, 0][..], &[0xfd; 16]].concat();
+    [
+        of(200, &[1; 14]),
+        of(5, &[0, 0, 0, 0, 0x05, 0x78]),
+        of(3, &prefix),
+        of(4, &[0; 46]),
+        of(1, &PEER_MAC.0),
+        of(2, &MAC.0),
+    ]
+}
+
+/// RFC 4861 section 9: a message has options in any order, unknown ones and such as belong to other
+/// messages among them.
+#[test]
+fn test_unknown_and_foreign_options_are_passed_over() {
+    let all = all_options();
+    for turn in 0..all.len() {
+        let options = [&all[turn..], &all[..turn]].concat().concat();
+        let message = |head: &[u8]| {
+            let mut b = [head, &options].concat();
+            reseal(&mut b);
+            b
+        };
+        let target = PEER.octets();
+        let question = message(&[&[135, 0, 0, 0, 0, 0, 0, 0][..], &target].concat());
+        let want = Message::NeighborSolicit { target: PEER, source: Some(PEER_MAC) };
+        assert_eq!(parse(&question), Some(want));
+        let answer = message(&[&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &target].concat());
+        let Some(Message::NeighborAdvert { station, .. }) = parse(&answer) else { panic!() };
+        assert_eq!(station, Some(MAC));
+        let advert = message(&[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let Some(Message::RouterAdvert(got)) = parse(&advert) else { panic!() };
+        assert_eq!((got.station, got.mtu), (Some(PEER_MAC), Some(1400)));
+        assert_eq!(got.prefixes.len(), 1);
+    }
+}
+
+/// RFC 4861 sections 4.2 to 4.6: reserved fields are zero in what we send, and do not count in what we
+/// receive.
+#[test]
+fn test_reserved_fields_do_not_count() {
+    let reserved = |mut b: Vec<u8>, places: &[(usize, usize)]| {
+        for &(from, to) in places {
+            assert!(b[from..to].iter().all(|n| *n == 0), "{from}..{to}");
+            b[from..to].fill(0xff);
+        }
+        reseal(&mut b);
+        b
+    };
+    let question = neighbor_solicit(PEER, US, US, PEER_MAC);
+    let odd = reserved(question.clone(), &[(4, 8)]);
+    assert_eq!(parse(&odd), parse(&question));
+    let answer = neighbor_advert(PEER, US, PEER, PEER_MAC, true);
+    let odd = reserved(answer.clone(), &[(5, 8)]);
+    assert_eq!(parse(&odd), parse(&answer));
+    let [_, mtu, prefix, ..] = all_options();
+    let head = [134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut advert = [&head[..], &mtu, &prefix].concat();
+    reseal(&mut advert);
+    // The reserved fields of the MTU and of the prefix.
+    let mut odd = reserved(advert.clone(), &[(18, 20), (36, 40)]);
+    // The reserved flags of the message and of the prefix.
+    odd[5] |= 0x3f;
+    odd[27] |= 0x3f;
+    reseal(&mut odd);
+    assert!(matches!(parse(&odd), Some(Message::RouterAdvert(_))));
+    assert_eq!(parse(&odd), parse(&advert));
+}
+
 #[test]
 fn test_malformed_options_make_a_discovery_message_void() {
     for len in [0, 2, 255] {

@@ -90,7 +90,75 @@ fn test_routers_are_asked_from_the_link_local_address() {
     let (ip, payload) = read6(&out[0]);
     assert!(ip.src.is_unicast_link_local());
     assert_eq!((ip.dst, ip.hop_limit, payload[0]), (ipv6::ALL_ROUTERS, 255, 133));
-    assert_eq!(payload[8..], [&[1, 1][..], &MAC_B].concat());
+    assert_eq!(payload[4..], [&[0, 0, 0, 0, 1, 1][..], &MAC_B].concat(), "and nothing reserved");
+}
+
+/// A host hears neither what hosts ask routers nor redirects, which could lead its traffic anywhere.
+#[test]
+fn test_messages_for_routers_and_redirects_are_dropped() {
+    let mut b = hears();
+    let question = icmpv6::router_solicit(A6, ipv6::ALL_ROUTERS, MacAddr(MAC_A));
+    let mut redirect = vec![137, 0, 0, 0, 0, 0, 0, 0];
+    redirect.extend(A6.octets());
+    redirect.extend(A6.octets());
+    redirect.extend([2, 1]);
+    redirect.extend(MAC_A);
+    for (m, src, dst) in [(question, A6, ipv6::ALL_ROUTERS), (redirect, ROUTER, B6)] {
+        b.handle_frame(ms(1), &frame6(src, dst, ipv6::ICMP, 255, &sealed(m, src, dst))[..]);
+    }
+    assert_eq!((b.counters().nd_ignored, b.neighbors.len(), b.has_news()), (2, 0, false));
+    assert_eq!(frames(&mut b, ms(1)).len(), 0);
+}
+
+/// A port is no router, whatever it hears and announces.
+#[test]
+fn test_port_sends_no_message_that_routers_send() {
+    let mut b = hears();
+    b.announce();
+    b.solicit_routers();
+    let question = icmpv6::router_solicit(A6, ipv6::ALL_ROUTERS, MacAddr(MAC_A));
+    let asked = icmpv6::neighbor_solicit(A6, B6, B6, MacAddr(MAC_A));
+    for (m, dst) in [(question, ipv6::ALL_ROUTERS), (asked, B6)] {
+        b.handle_frame(ms(1), &frame6(A6, dst, ipv6::ICMP, 255, &m)[..]);
+    }
+    let _ = b.connect(ms(1), (A6, PORT).into(), None);
+    let mut kinds = Vec::new();
+    for s in 0..10 {
+        b.handle_timeouts(ms(1000 * s));
+        for frame in frames(&mut b, ms(1000 * s)) {
+            let (ip, payload) = read6(&frame);
+            if ip.next_header == ipv6::ICMP {
+                kinds.push(payload[0]);
+            }
+        }
+    }
+    assert!(kinds.contains(&133) && kinds.contains(&135) && kinds.contains(&136), "{kinds:?}");
+    assert!(!kinds.contains(&134) && !kinds.contains(&137), "{kinds:?}");
+}
+
+/// RFC 4861 sections 7.1.1 and 7.1.2.
+#[test]
+fn test_targets_that_are_groups_are_malformed() {
+    let mut b = hears();
+    let group = ipv6::ALL_NODES;
+    let question = icmpv6::neighbor_solicit(A6, group, group, MacAddr(MAC_A));
+    let answer = icmpv6::neighbor_advert(A6, group, group, MacAddr(MAC_A), false);
+    for m in [question, answer] {
+        b.handle_frame(ms(1), &frame6(A6, group, ipv6::ICMP, 255, &m)[..]);
+    }
+    assert_eq!((b.counters().nd_malformed, frames(&mut b, ms(1)).len()), (2, 0));
+}
+
+/// RFC 4861 section 7.2.5.
+#[test]
+fn test_answer_without_a_station_says_nothing_about_an_unknown_neighbor() {
+    let mut b = hears();
+    b.connect(ms(0), (A6, PORT).into(), None).unwrap();
+    assert_eq!(frames(&mut b, ms(0)).len(), 1, "the question");
+    let mut m = icmpv6::neighbor_advert(A6, B6, A6, MacAddr(MAC_A), true);
+    m.truncate(24);
+    b.handle_frame(ms(1), &frame6(A6, B6, ipv6::ICMP, 255, &sealed(m, A6, B6))[..]);
+    assert_eq!((b.counters().nd_ignored, frames(&mut b, ms(1)).len()), (1, 0));
 }
 
 #[test]
