@@ -63,9 +63,23 @@ impl Case<'_> {
         matches!(self.spec.at, Place::Edge(n) if n < 0 && n + self.len() > 0)
     }
 
-    /// Returns true if the segment is a reset with an old timestamp at a half-open connection.
+    /// Returns true if the connection was in TIME-WAIT.
+    fn waits(&self) -> bool {
+        let before = &self.before.app;
+        before.state == "Over" && before.ended && !before.failed
+    }
+
+    /// Returns true if the window of the segment may matter later: the peer shuts its window in this
+    /// plan.
+    fn window_matters(&self) -> bool {
+        let shuts = |step: &Step| matches!(step, Step::Segment(s) if s.win == 0);
+        self.has(ACK) && self.plan.steps.iter().any(shuts)
+    }
+
+    /// Returns true if the segment is a reset with an old timestamp, which only Linux looks at.
     fn is_old_reset(&self) -> bool {
-        self.plan.stamps && self.is_half_open() && self.has(RST) && self.spec.clock != Clock::Now
+        let odd = self.plan.stamps && self.has(RST) && self.spec.clock != Clock::Now;
+        odd && (self.is_half_open() || self.waits())
     }
 
     /// Returns true if only the blocks of the ACKs differ.
@@ -96,17 +110,17 @@ const ODD_FIN: &str =
     "a FIN that is early or late: Linux reports its number in a block, Heddle does not";
 const ACROSS: &str = "a segment across the right edge: Linux takes all of it, Heddle what fits";
 const OLD_RESET: &str =
-    "a reset with an old timestamp at a half-open connection: Linux drops it, Heddle does not";
+    "a reset with an old timestamp, half-open or in TIME-WAIT: Linux drops it, Heddle does not";
+const MISSING: &str = "a segment without the agreed timestamp: Linux takes it, Heddle drops it";
+const AT_EDGE: &str = "a segment at the right edge: Linux takes its ACK, Heddle does not";
+const ENDS: &str =
+    "a segment that ends at the expected number: Linux takes its ACK, Heddle does not";
 
 const RULES: &[Rule] = &[
     Rule {
         name: "TIME-WAIT: Linux answers data, Heddle what lies outside the window",
         then: Then::Continue,
-        holds: |c| {
-            let before = &c.before.app;
-            let waits = before.state == "Over" && before.ended && !before.failed;
-            waits && (c.only_linux_acks() || c.only_heddle_acks())
-        },
+        holds: |c| c.waits() && (c.only_linux_acks() || c.only_heddle_acks()),
     },
     Rule {
         name: "text beyond the peer's FIN: Linux resets or takes it, Heddle ignores it",
@@ -117,7 +131,7 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "a segment at the right edge: Linux takes its ACK, Heddle does not",
+        name: AT_EDGE,
         then: Then::Stop,
         holds: |c| {
             c.spec.at == Place::Edge(0) && c.has(ACK) && c.heddle.ack.is_some() && c.heddle_keeps()
@@ -141,7 +155,7 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "a segment without the agreed timestamp: Linux takes it, Heddle drops it",
+        name: MISSING,
         then: Then::Stop,
         holds: |c| {
             let missing = c.plan.stamps && c.spec.clock == Clock::Missing && c.lacks(SYN | RST);
@@ -276,7 +290,7 @@ const RULES: &[Rule] = &[
         holds: |c| c.has(RST) && c.at < 0 && c.at + c.len() >= 0 && c.only_linux_acks(),
     },
     Rule {
-        name: "a segment that ends at the expected number: Linux takes its ACK, Heddle does not",
+        name: ENDS,
         then: Then::Stop,
         holds: |c| c.has(ACK) && c.at < 0 && c.at + c.len() == 0 && c.heddle_keeps(),
     },
@@ -318,6 +332,9 @@ pub fn reason(
             (OLD_RESET, case.is_old_reset()),
             (ODD_FIN, case.has(FIN) && at > 0),
             (ACROSS, case.is_across_edge()),
+            (AT_EDGE, case.window_matters() && spec.at == Place::Edge(0)),
+            (ENDS, case.window_matters() && at < 0 && at + case.len() == 0),
+            (MISSING, case.window_matters() && plan.stamps && spec.clock == Clock::Missing),
         ];
         return hidden.iter().find(|(_, holds)| *holds).map(|(name, _)| (*name, Then::Stop));
     }
