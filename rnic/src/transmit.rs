@@ -369,12 +369,16 @@ impl<M: Memory> Segments<'_, M> {
     }
 
     /// Copies the FPDUs of a train into the frame. Returns false, with nothing in the frame, if the
-    /// sink has no piece for the first segment.
+    /// sink has no piece for the first segment, or the segment is a part of an FPDU.
     #[inline(always)]
     fn fill_train<S: TxSink>(&mut self, mut rest: Whole, segment: u32, sink: &mut S) -> bool {
         let Segments { mem, frame, queue, counters } = self;
         let header = frame.header.len();
         let found = queue.cut(&mut rest, segment);
+        if found.len != segment {
+            // The segment size has fallen, and an FPDU that was cut before fills two segments.
+            return false;
+        }
         let Some((head, body)) =
             sink.whole(header + segment as usize).and_then(|f| f.split_at_mut_checked(header))
         else {
