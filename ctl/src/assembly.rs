@@ -388,6 +388,7 @@ impl Shared<'_> {
             syn_cookies: self.setup.syn_cookies,
             relisten: RELISTEN,
             conn: self.setup.tcp,
+            recv_window_budget: self.setup.window_budget,
             spread,
             tx_tcp_csum: caps.tx_tcp_checksum,
             tx_ip_csum: caps.tx_ip_checksum,

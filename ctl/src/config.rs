@@ -46,6 +46,9 @@ pub struct RnicSetup {
     pub rx_burst: usize,
     /// Settings of TCP; the MSS follows from the MTU.
     pub tcp: ConnConfig,
+    /// Bytes by which the receive windows of a worker's connections may grow; see
+    /// [`StackConfig::recv_window_budget`](heddle_tcp::StackConfig::recv_window_budget).
+    pub window_budget: u64,
     /// Connections that one peer address may have open at a worker at a time.
     pub peer_conns: PeerLimit,
     /// When a worker answers a SYN with a cookie.
@@ -94,6 +97,7 @@ impl RnicSetup {
             clock: None,
             rx_burst: heddle_dataplane::BURST,
             tcp: ConnConfig::default(),
+            window_budget: heddle_tcp::RECV_WINDOW_BUDGET,
             peer_conns: PeerLimit::Share,
             syn_cookies: SynCookies::Auto,
             close_limit: Duration::from_secs(600),
@@ -323,6 +327,9 @@ pub struct EndpointConfig {
     pub rx_burst: usize,
     /// Settings of TCP; the MSS follows from the MTU.
     pub tcp: ConnConfig,
+    /// Bytes by which the receive windows of a worker's connections may grow; see
+    /// [`StackConfig::recv_window_budget`](heddle_tcp::StackConfig::recv_window_budget).
+    pub window_budget: u64,
     /// Connections that one peer address may have open at a worker at a time.
     pub peer_conns: PeerLimit,
     /// When a worker answers a SYN with a cookie.
@@ -385,6 +392,7 @@ impl EndpointConfig {
             clock: rnic.clock,
             rx_burst: rnic.rx_burst,
             tcp: rnic.tcp,
+            window_budget: rnic.window_budget,
             peer_conns: rnic.peer_conns,
             syn_cookies: rnic.syn_cookies,
             close_limit: rnic.close_limit,
@@ -410,6 +418,7 @@ impl EndpointConfig {
             clock: self.clock.clone(),
             rx_burst: self.rx_burst,
             tcp: self.tcp,
+            window_budget: self.window_budget,
             peer_conns: self.peer_conns,
             syn_cookies: self.syn_cookies,
             close_limit: self.close_limit,

@@ -243,7 +243,13 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (old.sharing.congestion != new.sharing.congestion, "tcp.congestion", WORKERS),
         (old.sharing.ecn != new.sharing.ecn, "tcp.ecn", WORKERS),
         (old.sharing.pacing != new.sharing.pacing, "tcp.pacing", WORKERS),
-        (old.sharing.recv_window != new.sharing.recv_window, "tcp.receive-window", WORKERS),
+        (old.sharing.path_mtu != new.sharing.path_mtu, "tcp.path-mtu-probing", WORKERS),
+        (old.sharing.fixed_window() != new.sharing.fixed_window(), "tcp.receive-window", WORKERS),
+        (
+            old.sharing.window_budget != new.sharing.window_budget,
+            "tcp.receive-window-budget",
+            WORKERS,
+        ),
         (old.syn_cookies != new.syn_cookies, "tcp.syn-cookies", WORKERS),
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);

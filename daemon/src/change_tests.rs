@@ -223,8 +223,9 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
     let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
                 registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\nrnr-wait = \"9s\"\n\
-                [tcp]\ncongestion = \"newreno\"\necn = \"off\"\npacing = \"off\"\nreceive-window = 64\n\
-                syn-cookies = \"off\"\n[[port]]\n\
+                 [tcp]\ncongestion = \"newreno\"\necn = \"off\"\npacing = \"off\"\n\
+                 path-mtu-probing = \"on\"\nreceive-window = 64\n\
+                 receive-window-budget = 9\nsyn-cookies = \"off\"\n[[port]]\n\
                 name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\n\
                 router-advertisements = \"routes\"\n\
                 addresses = [\"10.0.0.2/24\"]\n\
@@ -254,7 +255,9 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
             "tcp.congestion",
             "tcp.ecn",
             "tcp.pacing",
+            "tcp.path-mtu-probing",
             "tcp.receive-window",
+            "tcp.receive-window-budget",
             "tcp.syn-cookies"
         ]
     );
@@ -302,8 +305,11 @@ fn test_every_configuration_change_is_detected() {
         "[tcp]\ncongestion = \"newreno\"\n",
         "[tcp]\necn = \"off\"\n",
         "[tcp]\npacing = \"off\"\n",
+        "[tcp]\npath-mtu-probing = \"off\"\n",
         "[tcp]\nreceive-window = 64\n",
         "[tcp]\nsyn-cookies = \"off\"\n",
+        "[tcp]\nreceive-window = 1024\n",
+        "[tcp]\nreceive-window-budget = 9\n",
         "[infiniband]\ncm = true\n",
         "[metrics]\nlisten = \"127.0.0.1:9184\"\n",
         "[shutdown]\ndeadline = \"9s\"\n",

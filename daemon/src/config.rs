@@ -29,7 +29,10 @@ use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
 use heddle_hub::Policy;
 use heddle_tcp::autoconf::RouterAdverts;
-use heddle_tcp::{Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, Route, SynCookies, Vlan};
+use heddle_tcp::{
+    Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, PathMtu, RECV_WINDOW_BUDGET, Route,
+    SynCookies, Vlan,
+};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -115,14 +118,58 @@ pub struct Sharing {
     pub ecn: Ecn,
     /// Spreading of new data over the round trip.
     pub pacing: Pacing,
-    /// Bytes that a peer may send ahead.
+    /// Probes of the path MTU.
+    pub path_mtu: PathMtu,
+    /// Bytes that a peer may send ahead at first.
     pub recv_window: u32,
+    /// The most bytes to which this window grows.
+    pub recv_window_max: u32,
+    /// Bytes by which the windows of a worker's connections may grow.
+    pub window_budget: u64,
+}
+
+impl Sharing {
+    /// Returns the same with a receive window of `bytes` that does not grow, if `bytes` is given.
+    #[must_use]
+    pub fn with_window(self, bytes: Option<u32>) -> Sharing {
+        match bytes {
+            Some(recv_window) => Sharing { recv_window, recv_window_max: 0, ..self },
+            None => self,
+        }
+    }
+
+    /// Returns the size of a receive window that does not grow.
+    pub fn fixed_window(&self) -> Option<u32> {
+        (self.recv_window_max <= self.recv_window).then_some(self.recv_window)
+    }
+
+    /// Returns `conn` with these settings.
+    #[must_use]
+    pub fn of_conn(&self, conn: ConnConfig) -> ConnConfig {
+        ConnConfig {
+            congestion: self.congestion,
+            ecn: self.ecn,
+            pacing: self.pacing,
+            path_mtu: self.path_mtu,
+            recv_window: self.recv_window,
+            recv_window_max: self.recv_window_max,
+            ..conn
+        }
+    }
 }
 
 impl Default for Sharing {
     fn default() -> Sharing {
-        let ConnConfig { congestion, ecn, pacing, recv_window, .. } = ConnConfig::default();
-        Sharing { congestion, ecn, pacing, recv_window }
+        let conn = ConnConfig::default();
+        Sharing {
+            congestion: conn.congestion,
+            ecn: conn.ecn,
+            pacing: conn.pacing,
+            path_mtu: conn.path_mtu,
+            recv_window: conn.recv_window,
+            recv_window_max: conn.recv_window_max,
+            window_budget: RECV_WINDOW_BUDGET,
+        }
     }
 }
 

@@ -194,14 +194,8 @@ fn setup(config: &Config) -> RnicSetup {
         ib_keepalive: config.ib_keepalive,
         inner: Some(config.inner.clone()),
         max_regions: config.regions(),
-        tcp: ConnConfig {
-            keepalive: config.keepalive,
-            congestion: config.sharing.congestion,
-            ecn: config.sharing.ecn,
-            pacing: config.sharing.pacing,
-            recv_window: config.sharing.recv_window,
-            ..setup.tcp
-        },
+        tcp: config.sharing.of_conn(ConnConfig { keepalive: config.keepalive, ..setup.tcp }),
+        window_budget: config.sharing.window_budget,
         ..setup
     };
     setup.with_patience(config.patience)
@@ -256,7 +250,7 @@ mod tests {
     use super::*;
     use crate::config::Accounts;
     use heddle_ctl::Patience;
-    use heddle_tcp::{Congestion, Ecn, Pacing, SynCookies};
+    use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, SynCookies};
 
     /// `ctl/tests/it/patience.rs` tests the workers' use of these settings on the wire.
     #[test]
@@ -266,7 +260,8 @@ mod tests {
                     [mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
                     zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n\
                     congestion = \"dctcp\"\necn = \"request\"\npacing = \"off\"\n\
-                    receive-window = 2048\nsyn-cookies = \"always\"\n";
+                    path-mtu-probing = \"off\"\nreceive-window = 2048\nreceive-window-budget = 5\n\
+                    syn-cookies = \"always\"\n";
         let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
         let s = setup(text);
         let seconds = |d: Duration| d.as_secs();
@@ -280,13 +275,16 @@ mod tests {
         assert_eq!(s.syn_cookies, SynCookies::Always);
         let sharing = (s.tcp.congestion, s.tcp.ecn, s.tcp.pacing);
         assert_eq!(sharing, (Congestion::Dctcp, Ecn::Request, Pacing::Off));
-        assert_eq!(s.tcp.recv_window, 2 << 20);
+        assert_eq!((s.tcp.recv_window, s.tcp.recv_window_max), (2 << 20, 0));
+        assert_eq!((s.window_budget, s.tcp.path_mtu), (5 << 20, PathMtu::Off));
         assert!(s.tcp.keepalive.is_some(), "the rest stays");
         let usual = setup(text.split("[limits]").next().unwrap());
         assert_eq!(usual.patience(), Patience::default());
         let sharing = (usual.tcp.congestion, usual.tcp.ecn, usual.tcp.pacing);
         assert_eq!(sharing, (Congestion::Cubic, Ecn::Accept, Pacing::Auto));
-        assert_eq!(usual.tcp.recv_window, 1 << 20);
+        let windows = (usual.tcp.recv_window, usual.tcp.recv_window_max);
+        assert_eq!((windows, usual.window_budget), ((1 << 20, 0xffff << 9), 64 << 20));
+        assert_eq!(usual.tcp.path_mtu, PathMtu::BlackHole);
         assert_eq!((usual.peer_conns, usual.fpdu_memory), (PeerLimit::Share, 64 << 20));
         assert_eq!((usual.rnr_wait, usual.syn_cookies), (Duration::ZERO, SynCookies::Auto));
     }

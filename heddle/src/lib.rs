@@ -244,7 +244,7 @@ pub mod tcp {
     pub use heddle_tcp::autoconf::{RouterAdverts, RouterAdvertsError};
     pub use heddle_tcp::{
         AddrError, Addressing, Cidr, CidrError, Congestion, ConnConfig, Ecn, Keepalive, Pacing,
-        PeerLimit, Priority, Route, SpreadError, SynCookies, Vid, Vlan, check_addrs,
+        PathMtu, PeerLimit, Priority, Route, SpreadError, SynCookies, Vid, Vlan, check_addrs,
     };
 }
 

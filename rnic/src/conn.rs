@@ -315,6 +315,10 @@ impl<F> SendQueue for ConnState<F> {
         self.queue.segment_len(from, max)
     }
 
+    fn bytes_in_a_row(&self, from: StreamPos) -> u64 {
+        self.queue.bytes_in_a_row(from)
+    }
+
     #[inline]
     fn segments_alike(&self, from: StreamPos, len: u32, max: u32, most: u32) -> u32 {
         self.queue.segments_alike(from, len, max, most)

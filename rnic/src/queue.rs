@@ -467,6 +467,12 @@ impl SendQueue for FpduQueue {
         self.fpdus.get(whole.first).map_or(0, |q| clamp(q.end().since(from)).min(max))
     }
 
+    fn bytes_in_a_row(&self, from: StreamPos) -> u64 {
+        // The bytes of the start-up lie elsewhere.
+        let end = if from < self.startup_end { self.startup_end } else { self.end() };
+        end.since(from)
+    }
+
     #[inline]
     fn segments_alike(&self, from: StreamPos, len: u32, max: u32, most: u32) -> u32 {
         let last = self.last.get();

@@ -3,7 +3,7 @@
 //! A queue keeps the memory that a burst made it allocate, so that steady traffic does not call the
 //! allocator. To return such memory, the RNIC looks at each connection in turn, a few at a time. If
 //! the streams of a connection have not moved since the round before, [`REST`] ago or more, the
-//! RNIC trims its queues to their content. A peer that sends something every few seconds therefore
+//! RNIC trims its queues to their content, and its receive window to the first size. A peer that sends something every few seconds therefore
 //! causes an allocation every few seconds.
 //!
 //! The RNIC also looks at a connection that holds bytes of an unfinished FPDU, or bytes beyond a
@@ -74,6 +74,10 @@ impl<F: RnicFrame> Rnic<F> {
                 let works = state.rest(tcp, &mut self.shared.pool);
                 let overdue = state.held.is_overdue(state.rx_next, now, limit);
                 self.shared.rounds.work |= works || !state.held.is_empty();
+                if tcp.has_events() {
+                    // TCP gives the growth of its receive window back to the stack.
+                    self.stack.notify_send(conn);
+                }
                 if overdue {
                     self.end_unfinished(conn);
                 }

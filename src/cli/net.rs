@@ -7,8 +7,8 @@ use std::str::FromStr;
 use heddle::dpdk::{IovaMode, Offloads, PortSource, VdevArg};
 use heddle::rnic::MTU;
 use heddle::tcp::{
-    Addressing, Cidr, Congestion, ConnConfig, Ecn, Priority, Route, RouterAdverts, SynCookies, Vid,
-    Vlan,
+    Addressing, Cidr, Congestion, ConnConfig, Ecn, PathMtu, Priority, Route, RouterAdverts,
+    SynCookies, Vid, Vlan,
 };
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
 use heddle_daemon::config::Sharing;
@@ -197,33 +197,41 @@ pub(crate) struct TcpArgs {
     /// Explicit Congestion Notification: off, accept or request
     #[arg(long, value_name = "WHEN", default_value = "accept", value_parser = ecn)]
     ecn: Ecn,
-    /// KiB that a peer may send ahead: for long paths, their rate times their round trip
-    #[arg(long, value_name = "N", default_value_t = 1024,
-          value_parser = clap::value_parser!(u32).range(64..=65_536))]
-    receive_window: u32,
+    /// KiB that a peer may send ahead; without this option the window is 1024 KiB and grows with the
+    /// path
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=65_536))]
+    receive_window: Option<u32>,
+    /// Probes for the path MTU: off, black-hole (where segments of full size vanish) or on
+    #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = path_mtu)]
+    path_mtu_probing: PathMtu,
 }
 
 impl Default for TcpArgs {
     fn default() -> TcpArgs {
-        TcpArgs { congestion: Congestion::default(), ecn: Ecn::default(), receive_window: 1024 }
+        TcpArgs {
+            congestion: Congestion::default(),
+            ecn: Ecn::default(),
+            receive_window: None,
+            path_mtu_probing: PathMtu::default(),
+        }
     }
 }
 
 impl TcpArgs {
     /// Returns the settings in the form of a configuration.
     pub(crate) fn sharing(self) -> Sharing {
-        let ConnConfig { congestion, ecn, pacing, recv_window, .. } = self.settings();
-        Sharing { congestion, ecn, pacing, recv_window }
+        let sharing = Sharing {
+            congestion: self.congestion,
+            ecn: self.ecn,
+            path_mtu: self.path_mtu_probing,
+            ..Sharing::default()
+        };
+        sharing.with_window(self.receive_window.map(|kib| kib << 10))
     }
 
     /// Returns the settings of connections.
     pub(crate) fn settings(self) -> ConnConfig {
-        ConnConfig {
-            congestion: self.congestion,
-            ecn: self.ecn,
-            recv_window: self.receive_window << 10,
-            ..ConnConfig::default()
-        }
+        self.sharing().of_conn(ConnConfig::default())
     }
 }
 
@@ -237,6 +245,10 @@ fn ecn(s: &str) -> Result<Ecn, String> {
 
 pub(crate) fn syn_cookies(s: &str) -> Result<SynCookies, String> {
     named(&SynCookies::NAMES, s)
+}
+
+fn path_mtu(s: &str) -> Result<PathMtu, String> {
+    named(&PathMtu::NAMES, s)
 }
 
 fn named<T: Copy>(names: &[(&str, T)], s: &str) -> Result<T, String> {

@@ -71,8 +71,8 @@ impl RnicArgs {
     ) -> Result<Rnic, Failure> {
         match &self.socket {
             Some(_) if tcp != TcpArgs::default() => Err(Failure::usage(
-                "--congestion, --ecn and --receive-window: TCP is the appliance's, whose file has \
-                 these settings",
+                "--congestion, --ecn, --receive-window and --path-mtu-probing: TCP is the \
+                 appliance's, whose file has these settings",
             )),
             Some(path) => {
                 let params = OpenParams { memory, queues, ..OpenParams::default() };

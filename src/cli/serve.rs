@@ -108,7 +108,7 @@ pub(crate) struct Args {
 
 /// Options that the configuration file replaces: first those that do not apply to a private RNIC
 /// either.
-const FLAGS: [&str; 24] = [
+const FLAGS: [&str; 25] = [
     "metrics",
     "vdev",
     "pci",
@@ -121,6 +121,7 @@ const FLAGS: [&str; 24] = [
     "ecn",
     "receive_window",
     "syn_cookies",
+    "path_mtu_probing",
     "listen",
     "mtu",
     "crc",

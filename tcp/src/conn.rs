@@ -26,8 +26,10 @@ mod congestion;
 mod control;
 mod ecn;
 mod event;
+mod growth;
 mod handshake;
 mod pacing;
+mod path;
 mod progress;
 mod rack;
 mod ranges;
@@ -45,9 +47,10 @@ mod tests;
 mod timers;
 mod tlp;
 
-pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Pacing, Patience};
+pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Pacing, PathMtu, Patience};
 pub use event::ConnEvent;
 pub(crate) use handshake::{Answered, first_window, syn_ack};
+pub(crate) use path::RAISE_AFTER;
 pub use progress::Hindrance;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
@@ -60,7 +63,9 @@ use config::Settings;
 use congestion::Window;
 use ecn::{Echoes, EcnState};
 use event::Events;
+use growth::Growth;
 use heddle_base::{Fetch, Instant, StreamPos};
+use path::Search;
 use progress::Progress;
 use rack::{Rack, Timer};
 use ranges::Ranges;
@@ -73,6 +78,8 @@ use tlp::AckDelay;
 
 /// The instant of a timer that is not running.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
+/// The position of the next look at a receive window that does not grow.
+const NO_LOOK: StreamPos = StreamPos(u64::MAX);
 /// The position of a FIN that is not known yet.
 const NO_FIN: StreamPos = StreamPos(u64::MAX);
 
@@ -180,11 +187,14 @@ struct Hot {
     ts_offset: u32,
     /// Expiries of the retransmission timer since the last progress.
     timeouts: u32,
+    /// When `rcv_nxt` has reached this position, the connection looks whether the receive window is
+    /// large enough; [`NO_LOOK`] where the window does not grow.
+    look_at: StreamPos,
     /// When the peer last acknowledged new bytes, or else when bytes to acknowledge were first
     /// outstanding.
     progress_at: Instant,
-    /// The segment timed for the round-trip estimate: its end and when it was sent.
-    timed: Option<(StreamPos, Instant)>,
+    /// The segment timed for the round-trip estimate.
+    timed: Timed,
     /// When data was last sent.
     last_tx: Instant,
     /// When the connection last reported a burst to the scoreboard.
@@ -242,15 +252,49 @@ struct Cold {
     probes: u8,
     /// Keepalives sent since the peer last sent a segment.
     keepalives: u8,
-    /// State of the progress rules: present while the peer's window is shut, or the close is
-    /// bounded.
-    progress: Option<Box<Progress>>,
+    /// State that few connections have, or only for a while.
+    rare: Option<Box<Rare>>,
+    /// True if there is a search for the largest segment size that may send probes.
+    searches: bool,
     /// A reset that answers an impossible ACK during the handshake: its sequence number and the
     /// timestamp to echo.
     reset_reply: (SeqNumber, Option<u32>),
     challenge_since: Instant,
     challenges: u16,
     counters: Tally,
+}
+
+/// The segment timed for the round-trip estimate: its end and when it was sent.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    end: StreamPos,
+    /// [`NEVER`] while no segment is timed.
+    at: Instant,
+}
+
+impl Timed {
+    const NONE: Timed = Timed { end: StreamPos::START, at: NEVER };
+
+    fn get(self) -> Option<(StreamPos, Instant)> {
+        (self.at != NEVER).then_some((self.end, self.at))
+    }
+}
+
+/// State that few connections have, or only for a while.
+#[derive(Clone, Debug, Default)]
+struct Rare {
+    /// State of the progress rules: in use while the peer's window is shut, or the close is bounded.
+    progress: Progress,
+    /// The receive window's growth, once the peer has sent a part of a window.
+    growth: Option<Growth>,
+    /// The search for the largest segment size.
+    search: Option<Search>,
+}
+
+impl Rare {
+    fn is_unused(&self) -> bool {
+        self.progress.is_over() && self.growth.is_none() && self.search.is_none()
+    }
 }
 
 /// Segments to send regardless of new data; a set of bits.
@@ -274,6 +318,8 @@ impl Pending {
     const KEEPALIVE: Pending = Pending(256);
     /// An acknowledgment of bytes that came before the marks of congestion changed.
     const ECHO: Pending = Pending(512);
+    /// A probe of the path MTU.
+    const MTU: Pending = Pending(1024);
     /// The bits of segments that send data or a FIN.
     const DATA: Pending = Pending(2 | 4 | 64 | 128);
     /// The bits of segments that go before data.
@@ -312,7 +358,7 @@ impl Connection {
         fetch.bytes(at.wrapping_add(board), Scoreboard::BURST);
     }
 
-    /// Returns true if an event waits.
+    /// Returns true if an event waits, or a note for the stack.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.hot.events.is_empty()
@@ -370,8 +416,9 @@ impl Connection {
     /// Changes the receive window offered from now on, for an owner that runs out of buffers or has
     /// buffers again; `0` closes the window. The right edge already advertised stays, so a smaller
     /// window takes effect as bytes arrive. The connection limits `bytes` to the most that the
-    /// window scale can express.
+    /// window scale can express, and does not let the window grow any more.
     pub fn set_recv_window(&mut self, bytes: u32) {
+        self.hot.look_at = NO_LOOK;
         self.hot.recv_window = self.limit_window(bytes);
         // Report the new edge to the peer when it can move far enough to matter (RFC 9293 section
         // 3.8.6.2.2).
@@ -413,6 +460,19 @@ impl Connection {
             self.cold.reports = Reports::default();
         }
         self.cold.sack_in = None;
+        self.rest_window();
+    }
+
+    /// Frees the memory of [`Rare`], if nothing there is in use.
+    fn free_rare(&mut self) {
+        if self.cold.rare.as_ref().is_some_and(|r| r.is_unused()) {
+            self.cold.rare = None;
+        }
+    }
+
+    /// Returns the state that few connections have.
+    fn rare(&mut self) -> &mut Rare {
+        self.cold.rare.get_or_insert_default()
     }
 
     /// Returns the state of the connection (RFC 9293 section 3.3.2).
@@ -421,7 +481,7 @@ impl Connection {
     }
 
     /// Returns the effective send MSS: payload bytes of a full segment, without options. The value
-    /// is final once the connection is established.
+    /// follows the path, from the start of the connection to its end.
     pub fn emss(&self) -> u32 {
         self.hot.emss
     }

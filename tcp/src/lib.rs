@@ -30,7 +30,7 @@ pub mod wire;
 
 pub use conn::{
     Congestion, ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Ecn, Hindrance,
-    Keepalive, Pacing, Patience, State,
+    Keepalive, Pacing, PathMtu, Patience, State,
 };
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{
@@ -41,8 +41,8 @@ pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
     AddrError, Addressing, Cidr, CidrError, DatagramClass, DatagramFault, DatagramFilter,
     FrameOutcome, FramePayload, Hop, IcmpError, LinkNews, MAX_ADDRS, MAX_DATAGRAM, MAX_HEADER_LEN,
-    MAX_ROUTES, MAX_VLANS, PeerLimit, Route, Run, RxChecksum, RxDatagram, RxFrame, SCOPE_PORT_BITS,
-    Stack, StackConfig, StackCounters, StackEvent, SynCookies, TcpChecksum, Train, TxBody,
-    TxDatagram, TxFrame, Vlan, check_addrs,
+    MAX_ROUTES, MAX_VLANS, PeerLimit, RECV_WINDOW_BUDGET, Route, Run, RxChecksum, RxDatagram,
+    RxFrame, SCOPE_PORT_BITS, Stack, StackConfig, StackCounters, StackEvent, SynCookies,
+    TcpChecksum, Train, TxBody, TxDatagram, TxFrame, Vlan, check_addrs,
 };
 pub use wire::{Priority, Tag, Vid};

@@ -16,6 +16,11 @@ pub trait SendQueue {
     /// while `from < end` and `max > 0`.
     fn segment_len(&self, from: StreamPos, max: u32) -> u32;
 
+    /// Returns how many bytes from `from` on a segment may carry across the ends of records.
+    fn bytes_in_a_row(&self, from: StreamPos) -> u64 {
+        self.end().since(from)
+    }
+
     /// Returns how many segments of exactly `len` bytes follow each other from `from` on: the
     /// number of times in a row that [`segment_len`](SendQueue::segment_len) returns `len`, at most
     /// `most`. The segment before `from` has `len` bytes too, and the queue was asked for it last.

@@ -26,8 +26,10 @@
 //! A port is a link, and each of its VLANs is another one, with addresses, routes and neighbors of its
 //! own: an address of ours counts only on its link ([`Addressing`]).
 //!
-//! The stack has no reassembly of fragments and no IPv6 extension headers. The stack does not probe
-//! for the path MTU; it only obeys ICMP errors about segments in flight (see `icmp`).
+//! The stack has no reassembly of fragments and no IPv6 extension headers. The stack obeys ICMP
+//! errors about the MTU of a path if they concern segments in flight (see `icmp`), and its connections
+//! probe for what routers do not report. New connections begin with what earlier ones have found out
+//! about their path (`paths`).
 //! Connections of a host with itself live in a stack of their own ([`Addressing::inside`]).
 
 mod accept;
@@ -59,6 +61,7 @@ mod mld;
 mod neighbor;
 mod open;
 mod output;
+mod paths;
 mod peers;
 mod plain;
 mod readdress;
@@ -69,6 +72,7 @@ mod template;
 mod timers;
 mod udp;
 mod update;
+mod windows;
 
 use core::net::SocketAddr;
 use heddle_base::{Histogram, Instant, StreamPos};
@@ -78,7 +82,7 @@ pub use addressing::{
     SCOPE_PORT_BITS, Vlan, check_addrs,
 };
 pub use admit::{DatagramClass, DatagramFault, DatagramFilter};
-pub use config::{PeerLimit, StackConfig, SynCookies};
+pub use config::{PeerLimit, RECV_WINDOW_BUDGET, StackConfig, SynCookies};
 pub use counters::StackCounters;
 pub use event::{IcmpError, StackEvent};
 pub use frame::{
@@ -103,6 +107,7 @@ use limit::{Answers, ByLink, Sources};
 use list::List;
 use listen::Listeners;
 use neighbor::Neighbors;
+use paths::Paths;
 use peers::Peers;
 use ready::IndexQueue;
 use slab::{AGE, Owner, Slab};
@@ -110,6 +115,7 @@ use tally::Tally;
 use template::Offloads;
 use timers::Timers;
 use udp::Udp;
+use windows::Windows;
 
 /// The index that names no connection.
 const NONE: u32 = u32::MAX;
@@ -192,6 +198,10 @@ pub struct Stack<S> {
     first_answers: Sources,
     arp_replies: ByLink,
     announcer: Announcer,
+    /// The paths that carry less than our MTU.
+    paths: Box<Paths>,
+    /// The budget for receive windows. In a box, because a window changes rarely.
+    windows: Box<Windows>,
     /// The UDP port and its queues. In a box, because TCP's path does not use them.
     udp: Box<Udp>,
     counters: StackCounters,
@@ -250,6 +260,8 @@ impl<S: SendQueue + Default> Stack<S> {
             first_answers: Sources::per_second(FIRST_SYN_ACKS_PER_SECOND, ids.peer),
             arp_replies: ByLink::per_second(ARP_REPLIES_PER_SECOND),
             announcer: Announcer::default(),
+            paths: Box::new(Paths::new(ids.peer)),
+            windows: Box::new(Windows::new(cfg.recv_window_budget)),
             udp: Box::default(),
             counters: StackCounters::default(),
             round_trips: Histogram::ZERO,
@@ -484,6 +496,12 @@ impl<S: SendQueue + Default> Stack<S> {
     /// as 4 s.
     pub fn round_trips(&self) -> &Histogram {
         &self.round_trips
+    }
+
+    /// Returns the bytes by which the receive windows of all connections have grown, of the
+    /// [budget](StackConfig::recv_window_budget) for all of them.
+    pub fn recv_windows_grown(&self) -> u64 {
+        self.windows.used()
     }
 
     /// Returns the configuration from construction, with the current addresses and routes.

@@ -31,4 +31,5 @@ mod states;
 mod terminates;
 mod trains;
 mod vlans;
+mod windows;
 mod workers;

@@ -15,7 +15,7 @@ use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSour
 use heddle_hub::{Addresses, Policy, ShareTerms};
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{
-    Addressing, Cidr, Congestion, Ecn, Pacing, Priority, Route, SynCookies, Vid, Vlan,
+    Addressing, Cidr, Congestion, Ecn, Pacing, PathMtu, Priority, Route, SynCookies, Vid, Vlan,
 };
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
@@ -85,12 +85,7 @@ pub(super) fn check(text: &str, accounts: &Accounts, read: Read) -> (Config, Vec
         weight: c.number(&file.limits.weight, WEIGHTS, 1),
         mpa: c.mpa(&file.mpa),
         keepalive: keepalive(c.time(&file.tcp.keepalive, Duration::from_secs(60))),
-        sharing: Sharing {
-            congestion: c.choice(&file.tcp.congestion, &Congestion::NAMES, Congestion::default()),
-            ecn: c.choice(&file.tcp.ecn, &Ecn::NAMES, Ecn::default()),
-            pacing: c.choice(&file.tcp.pacing, &Pacing::NAMES, Pacing::default()),
-            recv_window: c.number(&file.tcp.receive_window, 64..=65_536, 1024_u32) << 10,
-        },
+        sharing: c.sharing(&file.tcp),
         syn_cookies: c.choice(&file.tcp.syn_cookies, &SynCookies::NAMES, SynCookies::default()),
         patience: c.patience(&file.tcp, &file.mpa),
         clients: c.clients(&file.client, &limits),
@@ -489,6 +484,21 @@ impl Checker<'_> {
             rnr_wait: self.rnr_wait(&f.rnr_wait, default.rnr_wait),
             first_message: Some(self.time(&f.first_message, patience)).filter(|t| !t.is_zero()),
         }
+    }
+
+    fn sharing(&mut self, f: &file::Tcp) -> Sharing {
+        let default = Sharing::default();
+        let window = self.number(&f.receive_window, 64..=65_536, 0_u32) << 10;
+        let budget = default.window_budget >> 20;
+        let sharing = Sharing {
+            congestion: self.choice(&f.congestion, &Congestion::NAMES, default.congestion),
+            ecn: self.choice(&f.ecn, &Ecn::NAMES, default.ecn),
+            pacing: self.choice(&f.pacing, &Pacing::NAMES, default.pacing),
+            path_mtu: self.choice(&f.path_mtu_probing, &PathMtu::NAMES, default.path_mtu),
+            window_budget: self.number(&f.receive_window_budget, 0..=1 << 20, budget) << 20,
+            ..default
+        };
+        sharing.with_window((window > 0).then_some(window))
     }
 
     /// Checks the time limits for peers. None of them may be infinite, because a peer could hold

@@ -212,8 +212,10 @@ pub(super) struct Tcp {
     pub(super) congestion: Key<String>,
     pub(super) ecn: Key<String>,
     pub(super) pacing: Key<String>,
+    pub(super) path_mtu_probing: Key<String>,
     pub(super) receive_window: Key<i64>,
     pub(super) syn_cookies: Key<String>,
+    pub(super) receive_window_budget: Key<i64>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]

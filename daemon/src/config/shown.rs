@@ -9,7 +9,7 @@ use heddle_base::units::ByteRate;
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
-use heddle_tcp::{Congestion, Ecn, Pacing, Route, SynCookies, Vlan};
+use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, Route, SynCookies, Vlan};
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::PageSize;
 use toml::Spanned;
@@ -105,7 +105,9 @@ impl Config {
                 congestion: name(&Congestion::NAMES, self.sharing.congestion),
                 ecn: name(&Ecn::NAMES, self.sharing.ecn),
                 pacing: name(&Pacing::NAMES, self.sharing.pacing),
-                receive_window: number(self.sharing.recv_window >> 10),
+                path_mtu_probing: name(&PathMtu::NAMES, self.sharing.path_mtu),
+                receive_window: self.sharing.fixed_window().and_then(|w| number(w >> 10)),
+                receive_window_budget: number(self.sharing.window_budget >> 20),
                 syn_cookies: name(&SynCookies::NAMES, self.syn_cookies),
             },
             infiniband: file::Infiniband {

@@ -93,8 +93,10 @@ close-limit = "86400s"
 congestion = "newreno"
 ecn = "request"
 pacing = "off"
+path-mtu-probing = "on"
 receive-window = 4096
 syn-cookies = "always"
+receive-window-budget = 0
 [shutdown]
 deadline = "250ms"
 [[port]]
@@ -200,7 +202,10 @@ timeout = "250ms"
         congestion: Congestion::NewReno,
         ecn: Ecn::Request,
         pacing: Pacing::Off,
+        path_mtu: PathMtu::On,
         recv_window: 4 << 20,
+        recv_window_max: 0,
+        window_budget: 0,
     };
     assert_eq!((c.sharing, c.syn_cookies), (sharing, SynCookies::Always));
     assert_eq!((c.keepalive, c.shutdown), (None, Duration::from_millis(250)));

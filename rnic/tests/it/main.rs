@@ -14,6 +14,7 @@ mod hindered;
 mod hostile;
 mod kept;
 mod million;
+mod paths;
 mod programs;
 mod readdress;
 mod receives;

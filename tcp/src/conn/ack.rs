@@ -3,7 +3,7 @@
 use super::rack::Timer;
 use super::sequence::shifted;
 use super::state::{Input, State};
-use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
+use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending, Timed};
 use crate::{Flags, Segment, Timestamps};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -102,10 +102,10 @@ impl Connection {
     /// While there is no such segment, because data is being sent again, the echoed timestamp
     /// serves (RFC 7323 section 4.1).
     fn measure(&mut self, now: Instant, echo: Option<Timestamps>, una: StreamPos, flight: u64) {
-        match self.hot.timed {
+        match self.hot.timed.get() {
             Some((end, at)) => {
                 if una >= end {
-                    self.hot.timed = None;
+                    self.hot.timed = Timed::NONE;
                     self.rto.sample(now - at);
                     self.hot.cc.note_rtt(now - at);
                     if self.is_lone(flight) {

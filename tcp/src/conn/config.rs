@@ -16,9 +16,14 @@ pub struct ConnConfig {
     pub mss: u16,
     /// The send MSS to assume when the peer's SYN has no MSS option: 536 over IPv4, 1220 over IPv6.
     pub default_peer_mss: u16,
-    /// Bytes of receive window to offer. See
+    /// Bytes of receive window to offer from the start on. See
     /// [`Connection::set_recv_window`](crate::Connection::set_recv_window).
     pub recv_window: u32,
+    /// The most bytes to which the receive window grows, where the path needs more than
+    /// `recv_window`; rounded down to 65,535 times a power of two. A value not above
+    /// `recv_window` keeps the window as it is. A connection outside of a [`Stack`](crate::Stack),
+    /// which has a budget for all windows, does not grow its window.
+    pub recv_window_max: u32,
     /// True to offer (and accept) the timestamps option.
     pub timestamps: bool,
     /// True to offer (and accept) window scaling. Without scaling the window is at most 65,535
@@ -34,6 +39,8 @@ pub struct ConnConfig {
     pub ecn: Ecn,
     /// Whether the connection spreads new data over the round trip.
     pub pacing: Pacing,
+    /// Whether the connection finds out the path MTU by probes.
+    pub path_mtu: PathMtu,
     /// The longest time for which the connection holds an ACK back; values above 500 ms count as
     /// 500 ms. Zero: never hold an ACK back. Where two ACKs in a row have waited in vain for data to
     /// go with, the connection holds back none until data go out within this time again.
@@ -144,6 +151,26 @@ impl Pacing {
     pub const NAMES: [(&str, Pacing); 2] = [("off", Pacing::Off), ("auto", Pacing::Auto)];
 }
 
+/// Whether a connection finds out by probes how large its segments may be (RFC 4821, RFC 8899). Reports
+/// of routers count in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMtu {
+    /// Never.
+    Off,
+    /// After the segment size has fallen: because timeouts show that segments of full size vanish
+    /// where no router says so, or long after a router's report.
+    #[default]
+    BlackHole,
+    /// From the start on: the connection begins with small segments.
+    On,
+}
+
+impl PathMtu {
+    /// The names in settings.
+    pub const NAMES: [(&str, PathMtu); 3] =
+        [("off", PathMtu::Off), ("black-hole", PathMtu::BlackHole), ("on", PathMtu::On)];
+}
+
 /// Limits on how long a peer may keep a connection from making progress. The fields of
 /// [`ConnConfig`] with the same names describe each limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +188,12 @@ impl ConnConfig {
     pub const fn patience(&self) -> Patience {
         let ConnConfig { user_timeout, zero_window, close_stall, .. } = *self;
         Patience { user_timeout, zero_window, close_stall }
+    }
+
+    /// Returns the same settings with a receive window of `bytes` that does not grow.
+    #[must_use]
+    pub const fn with_fixed_window(self, bytes: u32) -> ConnConfig {
+        ConnConfig { recv_window: bytes, recv_window_max: 0, ..self }
     }
 
     /// Returns the same settings with the limits of `p`.
@@ -205,13 +238,17 @@ impl Default for ConnConfig {
         ConnConfig {
             mss: MAX_MSS,
             default_peer_mss: 536,
+            // Enough for a machine room: 40 Gb/s with round trips of 200 microseconds.
             recv_window: 1 << 20,
+            // The most that a window field of 16 bits expresses in units of 512 bytes.
+            recv_window_max: 0xffff << 9,
             timestamps: true,
             window_scaling: true,
             sack: true,
             congestion: Congestion::Cubic,
             ecn: Ecn::Accept,
             pacing: Pacing::Auto,
+            path_mtu: PathMtu::BlackHole,
             // Round trips in a machine room take tens of microseconds. An ACK that we hold back
             // must not look like a loss to a peer with our own settings: our delay is half of the
             // least delay that a connection ever allows a peer, and well below the timeout.
@@ -250,8 +287,9 @@ pub(super) struct Settings {
     pub(super) sack: bool,
     pub(super) ecn: Ecn,
     pub(super) pacing: Pacing,
+    pub(super) path_mtu: PathMtu,
+    /// How many times the connection sends its SYN again, or its SYN-ACK.
     pub(super) syn_retries: u8,
-    pub(super) syn_ack_retries: u8,
     /// 0: the connection sends no keepalives.
     pub(super) keepalive_count: u8,
     pub(super) challenge_acks: u16,
@@ -269,19 +307,20 @@ pub(super) struct Settings {
 pub(super) const MIN_MSS: u16 = 64;
 
 impl Settings {
-    pub(super) fn new(cfg: &ConnConfig) -> Settings {
+    pub(super) fn new(cfg: &ConnConfig, active: bool) -> Settings {
+        let syn_retries = if active { cfg.syn_retries } else { cfg.syn_ack_retries };
         let mut s = Settings {
             default_peer_mss: cfg.default_peer_mss,
             timestamps: cfg.timestamps,
             window_scaling: cfg.window_scaling,
             sack: cfg.sack,
             pacing: cfg.pacing,
+            path_mtu: cfg.path_mtu,
             ecn: match (cfg.congestion, cfg.ecn) {
                 (Congestion::Dctcp, Ecn::Accept) => Ecn::Request,
                 (_, ecn) => ecn,
             },
-            syn_retries: u8::try_from(cfg.syn_retries).unwrap_or(u8::MAX),
-            syn_ack_retries: u8::try_from(cfg.syn_ack_retries).unwrap_or(u8::MAX),
+            syn_retries: u8::try_from(syn_retries).unwrap_or(u8::MAX),
             challenge_acks: u16::try_from(cfg.challenge_acks).unwrap_or(u16::MAX),
             idle_restart_us: micros(cfg.idle_restart),
             user_timeout_ms: 0,

@@ -196,6 +196,14 @@ impl Window {
         self.mss = mss;
     }
 
+    /// Sets a larger segment size. The window stays (RFC 4821 section 4).
+    pub(super) fn raise_mss(&mut self, mss: u32) {
+        self.mss = mss;
+        if let Some(Law::Cubic(c)) = self.law_mut() {
+            c.end_epoch();
+        }
+    }
+
     /// Records that the handshake lost a SYN: the connection begins with one segment (RFC 5681
     /// 3.1).
     pub(super) fn syn_lost(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::sequence::seq_of;
 use super::state::State;
-use super::{Connection, NEVER, Pending};
+use super::{Connection, NEVER, Pending, Timed};
 use crate::{Flags, Timestamps, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
@@ -47,7 +47,7 @@ impl Connection {
         if retransmit {
             self.note_retransmit(now);
         } else {
-            self.hot.timed = Some((StreamPos::START, now));
+            self.hot.timed = Timed { end: StreamPos::START, at: now };
             self.cold.syn_sent = true;
         }
         self.hot.pending.clear(Pending::ACK);

@@ -66,6 +66,10 @@ const _: () = {
     }
 };
 
+/// The bit of a note for the stack; no event has it.
+const NOTE: u16 = 1 << 15;
+const _: () = assert!(ConnEvent::ALL.len() < 15);
+
 /// Events that the owner has not yet taken. A set suffices, because each kind waits at most once
 /// and the order is fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +78,18 @@ pub(super) struct Events(u16);
 impl Events {
     pub(super) fn push(&mut self, e: ConnEvent) {
         self.0 |= e.bit();
+    }
+
+    /// Makes a note for the stack, which takes it with [`Events::take_note`]: no event of the owner.
+    pub(super) fn note(&mut self) {
+        self.0 |= NOTE;
+    }
+
+    /// Returns true if there was a note, and takes it.
+    pub(super) fn take_note(&mut self) -> bool {
+        let noted = self.0 & NOTE != 0;
+        self.0 &= !NOTE;
+        noted
     }
 
     #[inline]

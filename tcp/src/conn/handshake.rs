@@ -11,7 +11,8 @@ use super::sack::Reports;
 use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
 use super::tlp::AckDelay;
-use super::{Cold, ConnConfig, ConnEvent, Connection, Hot, NEVER, NO_FIN, Pending, Tally};
+use super::{Cold, ConnConfig, ConnEvent, Connection, Hot, NEVER, NO_FIN, NO_LOOK, Pending};
+use super::{Tally, Timed};
 use crate::{Flags, Segment, SeqNumber, Timestamps, TxSegment};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -90,7 +91,7 @@ impl Connection {
         c.cold.syn_sent = true;
         c.cold.syn_retries = answered.retries;
         match answered.at {
-            Some(at) if answered.once => c.hot.timed = Some((StreamPos::START, at)),
+            Some(at) if answered.once => c.hot.timed = Timed { end: StreamPos::START, at },
             Some(at) => c.cold.retransmit_ts = c.ts_clock(at),
             None => {}
         }
@@ -104,9 +105,11 @@ impl Connection {
         ts_offset: u32,
         opening: Opening,
     ) -> Connection {
-        let set = Settings::new(cfg);
+        let active = opening == Opening::Active;
+        let set = Settings::new(cfg, active);
         let mss = cfg.mss.max(MIN_MSS);
-        let rcv_shift = if cfg.window_scaling { shift_for(cfg.recv_window) } else { 0 };
+        let grows = cfg.recv_window_max > cfg.recv_window;
+        let rcv_shift = if cfg.window_scaling { scale_of(cfg) } else { 0 };
         let mut c = Connection {
             hot: Hot {
                 state: State::SynSent,
@@ -153,7 +156,8 @@ impl Connection {
                 pace_at: NEVER,
                 last_start: StreamPos::START,
                 burst_at: NEVER,
-                timed: None,
+                timed: Timed::NONE,
+                look_at: if grows { StreamPos::START } else { NO_LOOK },
                 rtx_at: NEVER,
                 ack_at: NEVER,
                 last_tx: now,
@@ -163,7 +167,7 @@ impl Connection {
             ack_delay: AckDelay::new(cfg.peer_ack_delay),
             cold: Cold {
                 set,
-                active: opening == Opening::Active,
+                active,
                 close_early: false,
                 rcv_fin: NO_FIN,
                 ranges: Ranges::default(),
@@ -178,7 +182,8 @@ impl Connection {
                 syn_retries: 0,
                 probes: 0,
                 keepalives: 0,
-                progress: None,
+                rare: None,
+                searches: false,
                 reset_reply: (SeqNumber(0), None),
                 challenge_since: now,
                 challenges: 0,
@@ -219,29 +224,14 @@ impl Connection {
         hot.snd_wl1 = syn.seq;
         hot.snd_wl2 = if syn.flags.has(Flags::ACK) { syn.ack } else { hot.snd_base };
         self.hot.recv_window = self.limit_window(self.hot.recv_window);
+        self.start_path();
+        self.start_looks();
         self.negotiate_ecn(syn);
     }
 
     /// Returns the bytes of options in a segment with payload.
     pub(crate) fn options_len(&self) -> u16 {
         if self.hot.ts_ok { TIMESTAMPS_LEN } else { 0 }
-    }
-
-    /// Adapts to a path that carries at most `bytes` of payload in a segment (RFC 1191): lowers
-    /// [`emss`](Connection::emss), never raises it, and sends the outstanding bytes again in pieces
-    /// that fit. Absurdly small values count as 64 less options, like an MSS option.
-    pub fn limit_emss(&mut self, bytes: u32) {
-        let options = self.options_len();
-        let bytes = bytes.max(u32::from(MIN_MSS - options));
-        if bytes >= self.hot.emss {
-            return;
-        }
-        self.hot.emss = bytes;
-        self.hot.cc.set_mss(bytes);
-        if self.hot.state.sends() {
-            self.rewind();
-            self.hot.timed = None;
-        }
     }
 
     /// Handles a segment in SYN-SENT (RFC 9293 section 3.10.7.3).
@@ -270,7 +260,7 @@ impl Connection {
             // Simultaneous open: send our SYN again, now with an ACK.
             let _ = self.enter(Input::Syn);
             self.hot.pending.set(Pending::SYN);
-            self.hot.timed = None;
+            self.hot.timed = Timed::NONE;
         }
     }
 
@@ -283,9 +273,10 @@ impl Connection {
         self.hot.rtx_at = NEVER;
         self.hot.progress_at = now;
         self.hot.last_tx = now;
-        if let Some((_, at)) = self.hot.timed.take() {
+        if let Some((_, at)) = self.hot.timed.get() {
             self.rto.sample(now - at);
         }
+        self.hot.timed = Timed::NONE;
         if self.cold.syn_retries > 0 {
             if let Some(rtt) = self.echoed_rtt(now, seg.timestamps) {
                 self.rto.sample(rtt);
@@ -370,7 +361,7 @@ pub(crate) fn syn_ack(cfg: &ConnConfig, syn: &Segment, iss: SeqNumber, clock: u3
         flags: if ecn { flags.with(Flags::ECE) } else { flags },
         window: first_window(cfg),
         mss: Some(cfg.mss.max(MIN_MSS)),
-        window_scale: scaling.then(|| shift_for(cfg.recv_window)),
+        window_scale: scaling.then(|| scale_of(cfg)),
         sack_permitted: cfg.sack && syn.sack_permitted,
         timestamps: timestamps.map(|ts| Timestamps { val: clock, ecr: ts.val }),
         ..TxSegment::default()
@@ -380,6 +371,21 @@ pub(crate) fn syn_ack(cfg: &ConnConfig, syn: &Segment, iss: SeqNumber, clock: u3
 /// Returns the window of a SYN-ACK, which no end scales.
 pub(crate) fn first_window(cfg: &ConnConfig) -> u16 {
     u16::try_from(cfg.recv_window).unwrap_or(u16::MAX)
+}
+
+/// Returns the shift count of our window field: enough for the first window, and for the largest if
+/// windows grow.
+fn scale_of(cfg: &ConnConfig) -> u8 {
+    shift_for(cfg.recv_window).max(shift_up_to(cfg.recv_window_max))
+}
+
+/// Returns the largest shift count with which the window field expresses no more than `window`.
+fn shift_up_to(window: u32) -> u8 {
+    let mut shift = 0;
+    while shift < MAX_SHIFT && u32::from(u16::MAX) << (shift + 1) <= window {
+        shift += 1;
+    }
+    shift
 }
 
 /// Returns the least shift count with which `window` fits the window field.

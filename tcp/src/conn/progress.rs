@@ -39,6 +39,13 @@ pub(super) struct Progress {
     close: Option<Close>,
 }
 
+impl Progress {
+    /// Returns true if neither rule applies.
+    pub(super) fn is_over(&self) -> bool {
+        self.shut.is_none() && self.close.is_none()
+    }
+}
+
 /// The peer's window is shut, and bytes wait for it.
 #[derive(Clone, Copy, Debug)]
 struct Shut {
@@ -72,19 +79,19 @@ impl Connection {
         }
         let seen = (self.hot.snd_una, self.hot.rcv_nxt);
         let close = Some(Close { seen, moved_at: now });
-        self.cold.progress.get_or_insert_default().close = close;
+        self.rare().progress.close = close;
         self.hot.wait_at = self.next_look(now, now);
     }
 
     /// Returns true if the close is bounded. `wait_at` is then the instant of the next check.
     pub(super) fn is_bounded(&self) -> bool {
-        self.cold.progress.as_ref().is_some_and(|p| p.close.is_some())
+        self.cold.rare.as_ref().is_some_and(|r| r.progress.close.is_some())
     }
 
     /// Records that the owner has moved bytes of this connection to its other end without TCP, so
     /// that a bounded close makes progress.
     pub fn note_progress(&mut self, now: Instant) {
-        if let Some(close) = self.cold.progress.as_mut().and_then(|p| p.close.as_mut()) {
+        if let Some(close) = self.cold.rare.as_mut().and_then(|r| r.progress.close.as_mut()) {
             close.moved_at = now;
         }
     }
@@ -94,7 +101,7 @@ impl Connection {
     pub(super) fn look_at_close(&mut self, now: Instant) {
         let limit = self.cold.set.close_stall();
         let seen = (self.hot.snd_una, self.hot.rcv_nxt);
-        let Some(close) = self.cold.progress.as_mut().and_then(|p| p.close.as_mut()) else {
+        let Some(close) = self.cold.rare.as_mut().and_then(|r| r.progress.close.as_mut()) else {
             return;
         };
         let moved_at = if close.seen == seen { close.moved_at } else { now };
@@ -116,9 +123,9 @@ impl Connection {
     /// Records that a window probe goes out; the queue ends at `end`.
     pub(super) fn note_probe(&mut self, now: Instant, end: StreamPos) {
         let una = self.hot.snd_una;
-        let shut = &mut self.cold.progress.get_or_insert_default().shut;
+        let segment = una + u64::from(self.hot.emss);
+        let shut = &mut self.rare().progress.shut;
         if shut.is_none_or(|s| una >= s.until) {
-            let segment = una + u64::from(self.hot.emss);
             *shut = Some(Shut { since: now, until: segment.min(end).max(una + 1), told: false });
         }
     }
@@ -127,7 +134,7 @@ impl Connection {
     /// for too long and the connection is over.
     pub(super) fn is_kept_shut(&mut self, now: Instant) -> bool {
         let (limit, una) = (self.cold.set.zero_window(), self.hot.snd_una);
-        let Some(shut) = self.cold.progress.as_mut().and_then(|p| p.shut.as_mut()) else {
+        let Some(shut) = self.cold.rare.as_mut().and_then(|r| r.progress.shut.as_mut()) else {
             return false;
         };
         if una >= shut.until {
@@ -152,7 +159,7 @@ impl Connection {
     /// [`ConnEvent::Stalled`]) until it makes progress again. If the connection never makes
     /// progress, it ends.
     pub fn hindrance(&self) -> Option<Hindrance> {
-        let shut = self.cold.progress.as_ref().and_then(|p| p.shut);
+        let shut = self.cold.rare.as_ref().and_then(|r| r.progress.shut);
         if shut.is_some_and(|s| s.told && self.hot.snd_una < s.until) {
             return Some(Hindrance::WindowShut);
         }
@@ -162,7 +169,7 @@ impl Connection {
     /// Returns when a window that stays shut ends the connection; [`NEVER`] while no byte waits for
     /// the window.
     pub(super) fn shut_until(&self) -> Instant {
-        let shut = self.cold.progress.as_ref().and_then(|p| p.shut);
+        let shut = self.cold.rare.as_ref().and_then(|r| r.progress.shut);
         match shut.filter(|s| self.hot.snd_una < s.until) {
             Some(shut) => shut.since + self.cold.set.zero_window(),
             None => NEVER,

@@ -4,7 +4,7 @@ use super::rack::{Phase, Timer};
 use super::ranges::Range;
 use super::scoreboard::Delivered;
 use super::sequence::{offset, shifted};
-use super::{Connection, NEVER, NO_FIN, Pending};
+use super::{Connection, NEVER, NO_FIN, Pending, Timed};
 use crate::{Segment, SendQueue, TxSegment};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -61,6 +61,9 @@ impl Connection {
             self.undo(now);
         } else if advance > 0 {
             self.keep_timeout();
+        }
+        if advance > 0 && self.cold.searches {
+            self.check_probe(now);
         }
         if let Some(range) = duplicate {
             self.on_duplicate(now, range);
@@ -157,9 +160,9 @@ impl Connection {
     /// and the timeout is backed off, the echoed timestamp ends the backoff. `lone` is true if so
     /// little was outstanding that the peer might have held its ACK back.
     fn sample(&mut self, now: Instant, seg: &Segment, advance: i64, lone: bool, d: &Delivered) {
-        let timed = self.hot.timed.filter(|&(end, _)| self.hot.snd_una >= end);
+        let timed = self.hot.timed.get().filter(|&(end, _)| self.hot.snd_una >= end);
         if timed.is_some() {
-            self.hot.timed = None;
+            self.hot.timed = Timed::NONE;
         }
         if let Some(at) = d.sent_once.or(timed.map(|(_, at)| at)) {
             self.rto.sample(now - at);
@@ -199,7 +202,10 @@ impl Connection {
         let (una, end) = (self.hot.snd_una, self.hot.snd_next);
         let window = self.reordering_window();
         let due = self.cold.board.detect(now, una, end, window);
-        if self.cold.rack.phase == Phase::Open && self.cold.board.has_lost(una) {
+        if self.cold.rack.phase == Phase::Open
+            && self.cold.board.has_lost(una)
+            && !self.excuses_loss(now)
+        {
             self.cold.counters.fast_retransmits += 1;
             self.start_episode(None);
             self.hot.cc.start_recovery(flight, self.hot.snd_max);
@@ -245,7 +251,8 @@ impl Connection {
         self.hot.disorder = rack.phase != Phase::Open
             || rack.tail.is_some()
             || next.is_some()
-            || !self.cold.board.is_plain();
+            || !self.cold.board.is_plain()
+            || self.has_probe();
     }
 
     /// Returns a segment that sends the first lost bytes again, up to the boundary of a record.
@@ -301,6 +308,9 @@ impl Connection {
             // These data carry the ACK of what came just before, or would have carried it.
             self.hot.vain_acks = 0;
         }
+        if self.cold.searches {
+            self.look_for_probe(now);
+        }
         if self.hot.sack_ok && from == self.hot.snd_next {
             let apart = self.rto.burst_interval();
             self.cold.board.on_burst(self.hot.snd_una, from, now, apart);
@@ -311,6 +321,7 @@ impl Connection {
     /// Handles expiry of the retransmission timer with data outstanding.
     pub(super) fn lose_all(&mut self, now: Instant, first: bool) {
         let (una, end) = (self.hot.snd_una, self.hot.snd_next);
+        self.forget_probe(now, true);
         if first {
             let ts = self.ts_clock(now);
             self.start_episode(Some(ts));
@@ -336,6 +347,7 @@ impl Connection {
     /// Makes the connection send all outstanding bytes anew from the oldest.
     pub(super) fn rewind(&mut self) {
         self.hot.snd_next = self.hot.snd_una;
+        self.drop_probe();
         if !self.hot.sack_ok {
             return;
         }

@@ -467,6 +467,18 @@ impl Scoreboard {
             || self.sacked.first_gap(self.repaired.max(una), self.lost_below).is_some()
     }
 
+    /// Returns true if no bytes are lost but bytes of `range`, for the first time.
+    pub(super) fn lost_only(&self, una: StreamPos, range: Range) -> bool {
+        let mut at = self.repaired.max(una);
+        while let Some((start, end)) = self.sacked.first_gap(at, self.lost_below) {
+            if start < range.start || range.end < end {
+                return false;
+            }
+            at = end;
+        }
+        self.again.lost_retransmissions.is_empty()
+    }
+
     /// Records that the first part of the range that [`next_lost`](Scoreboard::next_lost) returned
     /// is sent again.
     pub(super) fn on_retransmit(&mut self, range: Range, now: Instant) {

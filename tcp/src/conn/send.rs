@@ -1,7 +1,7 @@
 //! Sending: which segment goes next.
 
 use super::state::State;
-use super::{Connection, NEVER, NO_FIN, Pending};
+use super::{Connection, NEVER, NO_FIN, Pending, Timed};
 use crate::stack::Train;
 use crate::{Flags, SendQueue, Timestamps, TxSegment};
 use heddle_base::{Instant, StreamPos};
@@ -32,6 +32,11 @@ impl Connection {
             if self.hot.sack_due && self.hot.pending.any(Pending::ACK) {
                 return Some(self.selective_ack(now));
             }
+            if self.hot.pending.any(Pending::MTU)
+                && let Some(next) = self.probe_first(now, q)
+            {
+                return next;
+            }
         }
         if self.hot.state.sends()
             && let Some(tx) = self.data(now, q)
@@ -39,14 +44,20 @@ impl Connection {
             return Some(tx);
         }
         if self.hot.pending.any(Pending::ACK) {
-            let tx = self.segment(now, self.ack_pos(), Flags::ACK);
-            if self.hot.dup_acks_owed > 1 {
-                self.hot.pending.set(Pending::ACK);
-            }
-            self.hot.dup_acks_owed = self.hot.dup_acks_owed.saturating_sub(1);
-            return Some(tx);
+            return Some(self.bare_ack(now));
         }
         None
+    }
+
+    /// Returns an ACK without data.
+    #[inline]
+    pub(super) fn bare_ack(&mut self, now: Instant) -> TxSegment {
+        let tx = self.segment(now, self.ack_pos(), Flags::ACK);
+        if self.hot.dup_acks_owed > 1 {
+            self.hot.pending.set(Pending::ACK);
+        }
+        self.hot.dup_acks_owed = self.hot.dup_acks_owed.saturating_sub(1);
+        tx
     }
 
     /// Returns true if [`poll_transmit`](Connection::poll_transmit) may have a segment to send, for
@@ -338,8 +349,8 @@ impl Connection {
             if hot.snd_una == hot.snd_max {
                 hot.progress_at = now;
             }
-            if hot.timed.is_none() {
-                hot.timed = Some((next, now));
+            if hot.timed.at == NEVER {
+                hot.timed = Timed { end: next, at: now };
             }
             hot.cc.on_sent(len, next - hot.snd_una);
         }
@@ -356,9 +367,12 @@ impl Connection {
     /// any more, and an echo older than this transmission is ambiguous.
     #[cold]
     pub(super) fn note_retransmit(&mut self, now: Instant) {
-        self.hot.timed = None;
+        self.hot.timed = Timed::NONE;
         self.cold.retransmit_ts = self.ts_clock(now);
         self.cold.counters.retransmits += 1;
+        if self.has_probe() {
+            self.forget_probe(now, false);
+        }
     }
 
     /// Returns the position of a segment without payload: after all bytes sent, or, when the peer's
@@ -373,7 +387,7 @@ impl Connection {
     /// Returns a segment without payload at `pos`. The segment carries the ACK and the window.
     #[inline(always)]
     pub(super) fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
-        let window = self.advertise();
+        let window = self.advertise(now);
         let hot = &mut self.hot;
         if !hot.sack_due {
             hot.pending.clear(Pending::ACK);
@@ -398,9 +412,12 @@ impl Connection {
     /// in tiny steps. Rounds up to the scale where the owner reduced the window, so that the edge
     /// stays.
     #[inline]
-    fn advertise(&mut self) -> u16 {
+    fn advertise(&mut self, now: Instant) -> u16 {
         if self.window_gain() >= u64::from(self.window_step()) {
             self.hot.rcv_adv = self.hot.rcv_nxt + u64::from(self.hot.recv_window);
+            if self.hot.rcv_nxt >= self.hot.look_at {
+                self.look_at_window(now);
+            }
         }
         let shift = self.hot.rcv_shift;
         let window = self.hot.rcv_adv - self.hot.rcv_nxt;

@@ -34,6 +34,15 @@ heddle_base::counters! {
         /// SACK blocks ignored because they report bytes that are not outstanding, or the byte at
         /// the acknowledgment number of the same segment.
         bad_sacks,
+        /// Segments sent that were larger than the others, to find out whether the path carries them.
+        mtu_probes,
+        /// Such segments that the path lost.
+        mtu_probes_lost,
+        /// Times that the segment size rose because such a segment arrived.
+        mtu_raises,
+        /// Times that the segment size fell because timeouts in a row may mean that the path carries
+        /// less and no router says so.
+        mtu_black_holes,
         /// Probes of a closed or too small window.
         probes,
         /// Times that the peer left several retransmissions in a row unanswered. The connection

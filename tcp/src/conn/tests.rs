@@ -15,6 +15,7 @@ mod pacing;
 mod pair;
 mod pair_acks;
 mod pair_runs;
+mod probing;
 mod progress;
 mod rack;
 mod random;
@@ -29,7 +30,7 @@ mod windows;
 
 use super::ranges;
 use crate::{
-    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags, Pacing, Payload,
+    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags, Pacing, PathMtu, Payload,
     SackBlock, SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber, State, Timestamps,
     TxSegment,
 };
@@ -48,7 +49,7 @@ const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
 /// Returns the defaults for an MTU of 1500.
 fn ethernet() -> ConnConfig {
-    ConnConfig { mss: 1460, ..ConnConfig::default() }
+    ConnConfig { mss: 1460, ..ConnConfig::default().with_fixed_window(1 << 20) }
 }
 
 /// Returns settings with small numbers and no options, which most scripts want.
@@ -64,6 +65,7 @@ fn plain() -> ConnConfig {
         time_wait: 1000 * MS,
         // The scripts follow the numbers of RFC 5681.
         congestion: Congestion::NewReno,
+        path_mtu: PathMtu::Off,
         ..ethernet()
     }
 }

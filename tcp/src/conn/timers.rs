@@ -3,7 +3,7 @@
 
 use super::rack::Timer;
 use super::state::{Input, State};
-use super::{ConnEvent, Connection, NEVER, Pending};
+use super::{ConnEvent, Connection, NEVER, Pending, Timed};
 use heddle_base::Instant;
 
 /// The number of timeouts in a row after which the connection reports the peer to the owner as
@@ -114,14 +114,13 @@ impl Connection {
     fn syn_timed_out(&mut self) {
         self.cold.counters.timeouts += 1;
         let set = &self.cold.set;
-        let retries = if self.cold.active { set.syn_retries } else { set.syn_ack_retries };
-        if self.cold.syn_retries >= retries {
+        if self.cold.syn_retries >= set.syn_retries {
             self.finish(ConnEvent::TimedOut);
             return;
         }
         self.cold.syn_retries += 1;
         self.rto.back_off();
-        self.hot.timed = None;
+        self.hot.timed = Timed::NONE;
         self.hot.pending.set(Pending::SYN);
     }
 
@@ -155,8 +154,9 @@ impl Connection {
             self.cold.counters.unresponsive += 1;
             self.hot.events.push(ConnEvent::Unresponsive);
         }
-        self.hot.timed = None;
+        self.hot.timed = Timed::NONE;
         self.rto.back_off();
+        self.suspect_black_hole(now);
         if self.hot.sack_ok && self.hot.snd_next == self.hot.snd_max {
             self.lose_all(now, first);
             return;

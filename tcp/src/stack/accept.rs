@@ -305,7 +305,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let cfg = self.settings(&flow);
         let offset = self.ids.ts_offset(&flow);
         let conn = Connection::accept_answered(&cfg, now, iss, offset, syn, answered);
-        let Some(id) = self.open(flow, next_hop, conn, iss, Some(listener)) else {
+        let Some(id) = self.open(now, flow, next_hop, conn, iss, Some(listener)) else {
             self.peers.gone(listener, site, false);
             return Err(DropReason::ConnsFull);
         };

@@ -7,6 +7,10 @@ use heddle_base::Seed;
 use super::addressing::{Addressing, Cidr};
 use crate::{ConnConfig, Spread};
 
+/// The default of [`StackConfig::recv_window_budget`]: a host has half of it, the bytes of 5 Gb/s with
+/// round trips of 50 ms.
+pub const RECV_WINDOW_BUDGET: u64 = 64 << 20;
+
 /// The limit on the connections of the hosts of one address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PeerLimit {
@@ -77,6 +81,9 @@ pub struct StackConfig {
     pub peer_conns: PeerLimit,
     /// When the stack answers a SYN with a cookie.
     pub syn_cookies: SynCookies,
+    /// Bytes by which the receive windows of all connections together may grow beyond
+    /// [`ConnConfig::recv_window`]. A host gets as many of them as are left besides.
+    pub recv_window_budget: u64,
     /// Settings of every new connection. The stack lowers `mss` to the size that `mtu` allows.
     pub conn: ConnConfig,
     /// The source of every number that a peer must not guess.
@@ -118,6 +125,7 @@ impl StackConfig {
             peer_half_open: PeerLimit::Share,
             peer_conns: PeerLimit::Share,
             syn_cookies: SynCookies::Auto,
+            recv_window_budget: RECV_WINDOW_BUDGET,
             conn: ConnConfig::default(),
             seed,
             ttl: 64,

@@ -273,6 +273,11 @@ heddle_base::counters! {
         tx_datagrams_unreachable,
         /// UDP datagrams not sent: too many wait for the port or for the address of their next hop.
         tx_datagrams_full,
+        /// Times that a receive window grew because the path needed more.
+        windows_grown,
+        /// Times that a receive window grew less than its path needed, because the budget for all
+        /// windows has no more for its peer.
+        windows_limited,
         /// TCP segments sent.
         tx_segments,
     }

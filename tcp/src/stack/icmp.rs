@@ -21,7 +21,9 @@ use super::flow::FlowKey;
 use super::frame::{FrameOutcome, RxFrame, TxBody};
 use super::input::Layer2;
 use super::neighbor::LinkAddr;
+use super::open::peer_of;
 use super::slab::Entry;
+use crate::conn::RAISE_AFTER;
 use crate::wire::icmpv4::{CODE_FRAG_NEEDED, ECHO_REQUEST, Message, Quoted, echo_reply, quoted};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, Vid, ethernet, ipv4, ipv6};
 use crate::{SendQueue, SeqNumber, State};
@@ -95,7 +97,7 @@ impl<S: SendQueue + Default> Stack<S> {
             }
             Some(Message::Unreachable { code: CODE_FRAG_NEEDED, mtu, quoted }) => {
                 let mtu = (mtu != 0).then_some(u32::from(mtu));
-                let lowered = self.lower_segment_size(eth.vid, quoted, mtu, &PATH_V4);
+                let lowered = self.lower_segment_size(now, eth.vid, quoted, mtu, &PATH_V4);
                 lowered.map(|()| FrameOutcome::Done)
             }
             Some(Message::Unreachable { code, quoted, .. }) => {
@@ -142,6 +144,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// carries `mtu` bytes, if the router says how many.
     pub(super) fn lower_segment_size(
         &mut self,
+        now: Instant,
         vid: Vid,
         quoted: Option<Quoted>,
         mtu: Option<u32>,
@@ -156,14 +159,21 @@ impl<S: SendQueue + Default> Stack<S> {
         let before = e.conn.emss();
         let headers = path.headers + u32::from(e.conn.options_len());
         let largest = before + headers;
+        let fits = mtu.saturating_sub(headers);
         // The datagram was too large for that link, and we may have sent it (RFC 5927 section 7.2).
         if q.total_len > mtu && q.total_len <= largest {
-            e.conn.limit_emss(mtu.saturating_sub(headers));
+            e.conn.limit_emss(now, fits);
+        } else if e.conn.probe_too_large(q.total_len.saturating_sub(headers), fits) {
+            self.counters.icmp_frag_needed += 1;
+            return Ok(());
         }
-        if e.conn.emss() == before {
+        let after = e.conn.emss();
+        if after == before {
             return Err(DropReason::IcmpFragNeededIgnored);
         }
         self.counters.icmp_frag_needed += 1;
+        let (host, mss) = (peer_of(&e.flow()), after + u32::from(e.conn.options_len()));
+        self.paths.learn(now, host, mss, now + RAISE_AFTER);
         self.update(index);
         Ok(())
     }

@@ -82,7 +82,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 Ok(())
             }
             Some(Message::TooBig { mtu, quoted }) => {
-                self.lower_segment_size(eth.vid, quoted, Some(mtu), &PATH_V6)
+                self.lower_segment_size(now, eth.vid, quoted, Some(mtu), &PATH_V6)
             }
             Some(Message::Unreachable { code, quoted }) => {
                 self.soft_failure(eth.vid, quoted, IcmpError::Unreachable(code))

@@ -50,7 +50,7 @@ pub(super) use resolve::{Due, Learned, Source};
 use resolve::{LIFETIME, RETRY, State};
 
 /// The address of a host, and the link on which it has this address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct LinkAddr {
     pub(super) vid: Vid,
     pub(super) ip: IpAddr,

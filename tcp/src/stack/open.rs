@@ -104,7 +104,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let iss = self.first_number(now, &flow, beyond);
         let cfg = self.settings(&flow);
         let conn = Connection::connect(&cfg, now, iss, self.ids.ts_offset(&flow));
-        let id = self.open(flow, neighbor, conn, iss, None);
+        let id = self.open(now, flow, neighbor, conn, iss, None);
         self.counters.opened += 1;
         id.ok_or(ConnectError::TooManyConnections)
     }
@@ -351,12 +351,16 @@ impl<S: SendQueue + Default> Stack<S> {
     /// is no room all the same, returns `None` and releases `next_hop`.
     pub(super) fn open(
         &mut self,
+        now: Instant,
         flow: FlowKey,
         next_hop: NextHop,
-        conn: Connection,
+        mut conn: Connection,
         iss: SeqNumber,
         listener: Option<u32>,
     ) -> Option<ConnId> {
+        if let Some((mss, probe_at)) = self.paths.get(now, peer_of(&flow)) {
+            conn.know_path(mss, probe_at);
+        }
         let label = self.ids.flow_label(&flow);
         let id = self.conns.insert(Entry {
             conn,
@@ -444,6 +448,11 @@ pub(super) fn over_ipv6(cfg: &StackConfig, vid: Vid) -> ConnConfig {
     let mtu = cfg.net.on(vid).ipv6_mtu().map_or(cfg.mtu, |mtu| mtu.min(cfg.mtu));
     let mss = cfg.conn.mss.min(mtu.saturating_sub(60)).max(1);
     ConnConfig { mss, default_peer_mss: 1220, ..cfg.conn }
+}
+
+/// Returns the peer's address and its link.
+pub(super) fn peer_of(flow: &FlowKey) -> LinkAddr {
+    LinkAddr::new(flow.vid(), flow.remote().ip())
 }
 
 /// Returns true if a new connection of ours may take the place of this connection. A connection

@@ -50,6 +50,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.recount_peers();
         self.readdress_half_opens();
+        self.recount_windows();
         for index in 0..self.conns.end() {
             if !self.is_led(now, index) {
                 self.withdraw(index);
@@ -70,6 +71,17 @@ impl<S: SendQueue + Default> Stack<S> {
             let site = self.cfg.net.site_on(flow.vid(), flow.remote().ip());
             self.peers.opened(listener, site);
             self.peers.established(listener, site);
+        }
+    }
+
+    /// Counts the windows of each host again, for the same reason.
+    fn recount_windows(&mut self) {
+        self.windows.clear();
+        for e in self.conns.iter() {
+            let (held, _) = e.conn.window_growth();
+            let flow = e.flow();
+            let site = self.cfg.net.site_on(flow.vid(), flow.remote().ip());
+            self.windows.count(site, held);
         }
     }
 

@@ -16,6 +16,7 @@ mod ipv6;
 mod keepalive;
 mod net;
 mod path_mtu;
+mod path_probe;
 mod peer;
 mod readdress;
 mod receive;
@@ -25,6 +26,7 @@ mod strangers;
 mod transfer;
 mod udp;
 mod vlan;
+mod windows;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;

@@ -2,6 +2,7 @@
 //! events, its timer, and the end of its entry.
 
 use super::event::EventKind;
+use super::open::peer_of;
 use super::slab::{Entry, NextHop, Owner};
 use super::{NONE, Stack, StackEvent};
 use crate::{ConnEvent, SendQueue, State};
@@ -70,6 +71,7 @@ impl<S: SendQueue + Default> Stack<S> {
     #[inline(never)]
     fn update_changed(&mut self, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
+        let noted = e.conn.take_note();
         let mut accepted = false;
         while let Some(event) = e.conn.poll_event() {
             // The peer opened the connection; the owner hears of it for the first time.
@@ -85,9 +87,40 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         e.arm(&mut self.timers, index);
         let closed = e.conn.state() == State::Closed;
+        self.settle_window(index);
+        if noted {
+            self.note_path(index);
+        }
         self.counters.accepted += u64::from(accepted);
         if closed {
             self.retire(index);
+        }
+    }
+
+    /// Gives a connection the receive window that it asks for, as far as the budget allows, or takes
+    /// back what it does not need.
+    fn settle_window(&mut self, index: u32) {
+        let Some(e) = self.conns.get_mut(index) else { return };
+        let (held, wanted) = e.conn.window_growth();
+        if held == wanted {
+            return;
+        }
+        let flow = e.flow();
+        let site = self.cfg.net.site_on(flow.vid(), flow.remote().ip());
+        let got = self.windows.resize(site, held, wanted);
+        self.counters.windows_grown += u64::from(got > held);
+        self.counters.windows_limited += u64::from(got < wanted);
+        e.conn.grant_window(got);
+    }
+
+    /// Keeps what a connection has found out about its path for those that follow.
+    fn note_path(&mut self, index: u32) {
+        let Some(e) = self.conns.get_mut(index) else { return };
+        let Some(news) = e.conn.path_news() else { return };
+        let host = peer_of(&e.flow());
+        match news.mss {
+            Some(mss) => self.paths.learn(news.found, host, mss, news.probe_at),
+            None => self.paths.forget(host),
         }
     }
 
@@ -133,6 +166,10 @@ impl<S: SendQueue + Default> Stack<S> {
             tally.sum.add(e.conn.counters());
         }
         let (owner, next_hop, listener, flow) = (e.owner, e.next_hop, e.listener, e.flow());
+        let (window, _) = e.conn.window_growth();
+        if window > 0 {
+            self.windows.give_back(self.cfg.net.site_on(flow.vid(), flow.remote().ip()), window);
+        }
         match owner {
             Owner::Released { .. } => self.time_wait.remove(&mut self.conns, index),
             Owner::Held => {}

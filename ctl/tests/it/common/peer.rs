@@ -1,6 +1,7 @@
 //! The peer: frames in, frames out, and `heddle-tcp` between.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use heddle_base::{Chunks, Instant, Seed, StreamPos, Sum};
@@ -18,6 +19,9 @@ pub struct Peer {
     pub events: Vec<(ConnId, StackEvent)>,
     /// Whether the peer ignores the frames that come.
     pub deaf: bool,
+    /// The time that a frame takes to the peer.
+    pub delay: Duration,
+    late: VecDeque<(Instant, Vec<u8>)>,
     got: HashMap<ConnId, Vec<u8>>,
     rx: RxQueue,
     tx: TxQueue,
@@ -37,6 +41,8 @@ impl Peer {
             stack: Stack::new(stack),
             events: Vec::new(),
             deaf: false,
+            delay: Duration::ZERO,
+            late: VecDeque::new(),
             got: HashMap::new(),
             rx,
             tx,
@@ -52,8 +58,11 @@ impl Peer {
             let mut bytes = vec![0; f.len()];
             f.copy_at(0, &mut bytes);
             if !self.deaf {
-                self.take(now, &bytes);
+                self.late.push_back((now + self.delay, bytes));
             }
+        }
+        while let Some((_, bytes)) = self.late.pop_front_if(|(at, _)| *at <= now) {
+            self.take(now, &bytes);
         }
         self.stack.handle_timeouts(now);
         while let Some(mut frame) = self.stack.poll_transmit(now) {

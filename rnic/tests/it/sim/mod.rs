@@ -24,10 +24,12 @@ use heddle_types::{Access, CloseReason, ConnId, Cqe, Pd, PostError, RecvWr, Send
 use memory::HostMemory;
 pub use port::VecSink;
 use rings::{NotTaken, Rings};
+use router::router_report;
 
 pub mod memory;
 mod port;
 mod rings;
+mod router;
 
 /// A received frame.
 #[derive(Debug)]
@@ -298,6 +300,10 @@ pub struct Pair {
     pub shut: [bool; 2],
     /// Ports of connections of which every frame is lost.
     pub blocked: Vec<u16>,
+    /// The largest IP datagram that a router between the hosts forwards.
+    pub path_mtu: Option<u16>,
+    /// The router reports the datagrams that it does not forward.
+    pub told: bool,
     pub corrupted: u64,
     /// Ports of connections that had a payload damaged.
     pub damaged: Vec<u16>,
@@ -411,6 +417,8 @@ impl Pair {
             cut: [false; 2],
             shut: [false; 2],
             blocked: Vec::new(),
+            path_mtu: None,
+            told: false,
             corrupted: 0,
             damaged: Vec::new(),
             no_buffer: 0.0,
@@ -658,6 +666,15 @@ impl Pair {
         }
         if let Some(tap) = &mut self.tap {
             tap(side, &frame);
+        }
+        if let Some(mtu) = self.path_mtu.filter(|&m| frame.len() > 14 + usize::from(m)) {
+            self.lost += 1;
+            if self.told {
+                self.sent += 1;
+                let at = self.wire_free[side] + self.link.delay;
+                self.wire.insert((at, self.sent), (side, router_report(&frame, mtu)));
+            }
+            return;
         }
         let mut blocked = self.blocked.iter().any(|port| has_port(&frame, *port));
         if side == 0

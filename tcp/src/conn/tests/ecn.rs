@@ -162,7 +162,7 @@ fn test_data_sent_again_after_timeout_or_path_mtu_change_are_not_capable_of_ecn(
     let mut b = agreed(&with_ecn(Ecn::Request));
     b.queue(3000);
     assert_eq!(b.sent().len(), 3);
-    b.c.limit_emss(600);
+    b.c.limit_emss(b.now, 600);
     let sent = b.sent();
     assert_eq!(sent.len(), 5);
     assert!(sent.iter().all(|s| s.ends_with(" again")), "{sent:?}");

@@ -176,7 +176,8 @@ impl Pair {
             let mut bytes = Vec::new();
             if tx.len > 0 {
                 assert!(tx.pos >= una, "seed {seed}: sent what is acknowledged");
-                assert!(tx.len <= end.c.emss(), "seed {seed}: beyond the MSS");
+                let largest = end.c.emss().max(end.c.probe_len());
+                assert!(tx.len <= largest, "seed {seed}: beyond the MSS");
                 end.q.copy(tx.pos, tx.len, &mut bytes);
                 let s = end.c.stats();
                 let beyond = (tx.pos + u64::from(tx.len)) - (una + u64::from(s.snd_wnd));

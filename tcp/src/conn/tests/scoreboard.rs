@@ -92,7 +92,7 @@ fn test_sender_takes_no_rtt_sample_after_resending_everything() {
     let mut b = ten_out(0);
     let srtt = b.c.stats().srtt;
     b.now = b.now + RTT;
-    b.c.limit_emss(900);
+    b.c.limit_emss(b.now, 900);
     assert!(!b.sent().is_empty());
     b.now = b.now + RTT / 1000;
     b.sack(0, &[(900, 1800)]);

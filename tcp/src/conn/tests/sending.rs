@@ -306,9 +306,9 @@ fn test_path_mtu_lowers_the_segment_size() {
     let mut b = Bench::established();
     b.queue(3000);
     b.sent();
-    b.c.limit_emss(1000);
+    b.c.limit_emss(b.now, 1000);
     assert_eq!(b.sent(), strings(&[]), "no smaller than before");
-    b.c.limit_emss(999);
+    b.c.limit_emss(b.now, 999);
     assert_eq!((b.c.emss(), b.c.stats().cwnd), (999, 9990));
     assert_eq!(
         b.sent(),
@@ -319,9 +319,9 @@ fn test_path_mtu_lowers_the_segment_size() {
             "P. 2997+3 ack 0 again"
         ]
     );
-    b.c.limit_emss(0);
+    b.c.limit_emss(b.now, 0);
     assert_eq!(b.c.emss(), 64);
-    b.c.limit_emss(2000);
+    b.c.limit_emss(b.now, 2000);
     assert_eq!(b.c.emss(), 64);
 }
 

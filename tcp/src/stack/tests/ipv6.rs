@@ -563,3 +563,22 @@ fn test_marks_of_frames_are_echoed_and_split_runs() {
         assert_eq!(seg.flags.has(Flags::ECE), marked > 0);
     }
 }
+
+#[test]
+fn test_connection_over_ipv6_gets_out_of_a_black_hole() {
+    for mtu in [1280, 1400] {
+        let (a, b) = (Host::new(config6(MAC_A, A6)), Host::new(config6(MAC_B, B6)));
+        let mut n = Net::new(a, b, 1);
+        (n.path_mtu, n.silent) = (Some(mtu), true);
+        n.b.stack.listen(None, PORT, 8).unwrap();
+        let a = n.a.stack.connect(n.now, (B6, PORT).into(), None).unwrap();
+        n.run("accept", MINUTES, |n| n.b.accepted().is_some());
+        let b = n.b.accepted().unwrap();
+        let data = pattern(1_000_000, 1);
+        n.a.send(a, &data);
+        n.run("transfer", MINUTES, |n| n.b.got(b).len() == data.len());
+        assert!(n.b.got(b) == data);
+        let (emss, most) = (n.a.stack.conn(a).unwrap().emss(), u32::from(mtu) - 72);
+        assert!(emss <= most && most - emss <= 16, "{mtu}: {emss}");
+    }
+}

@@ -144,9 +144,10 @@ pub(super) struct Net<X, Y> {
     /// Frames that both sides sent so far.
     pub(super) sent: u64,
     /// The largest datagram that a router between the hosts forwards to B. The router reports
-    /// larger ones.
+    /// larger ones, unless it is `silent`.
     pub(super) path_mtu: Option<u16>,
-    latency: Duration,
+    pub(super) silent: bool,
+    pub(super) latency: Duration,
     random: Random,
     flying: BTreeMap<(Instant, u64), (bool, Vec<u8>)>,
 }
@@ -160,6 +161,7 @@ impl<X: Station, Y: Station> Net<X, Y> {
             faults: Faults::default(),
             sent: 0,
             path_mtu: None,
+            silent: false,
             latency: Duration::from_micros(50),
             random: Random::new(&Seed::from_u64(seed)),
             flying: BTreeMap::new(),
@@ -169,6 +171,9 @@ impl<X: Station, Y: Station> Net<X, Y> {
     fn fly(&mut self, to_b: bool, frame: Vec<u8>) {
         if let Some(mtu) = self.path_mtu.filter(|&m| to_b && frame.len() > 14 + usize::from(m)) {
             self.sent += 1;
+            if self.silent {
+                return;
+            }
             let told = path_mtu::fragmentation_needed(&frame, mtu);
             self.flying.insert((self.now + self.latency, self.sent), (false, told));
             return;

@@ -1,7 +1,7 @@
 //! Routers, multicast groups, and other hosts with an address of ours.
 
 use crate::wire::icmpv6::{Prefix, RouterAdvert};
-use crate::wire::mld;
+use crate::wire::{Vid, mld};
 
 use super::*;
 
@@ -115,7 +115,7 @@ fn test_messages_for_routers_and_redirects_are_dropped() {
 fn test_port_sends_no_message_that_routers_send() {
     let mut b = hears();
     b.announce();
-    b.solicit_routers();
+    b.solicit_routers(Vid::NONE);
     let question = icmpv6::router_solicit(A6, ipv6::ALL_ROUTERS, MacAddr(MAC_A));
     let asked = icmpv6::neighbor_solicit(A6, B6, B6, MacAddr(MAC_A));
     for (m, dst) in [(question, ipv6::ALL_ROUTERS), (asked, B6)] {
