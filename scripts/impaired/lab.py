@@ -30,6 +30,8 @@ SYSCTLS = {
     "net.ipv4.tcp_wmem": "4096 16384 67108864",
     "net.ipv4.tcp_rmem": "4096 131072 67108864",
     "net.ipv4.ip_forward": "0",
+    # A black hole, as Heddle has it by default.
+    "net.ipv4.tcp_mtu_probing": "1",
 }
 
 

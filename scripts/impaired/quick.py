@@ -14,6 +14,7 @@ CELLS = [Cell(100, 0.1, 0), Cell(100, 10, 1), Cell(1000, 1, 0.1)]
 TO_LINUX = Way("Heddle to Linux", "Heddle", "kernel")
 FROM_LINUX = Way("Linux cubic to Heddle", "cubic", "Heddle")
 LINUX = Way("Linux cubic to Linux", "cubic", "kernel")
+OURS = Way("Heddle to Heddle", "Heddle", "Heddle")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Check:
     resends: bool
     ways: tuple = (LINUX, TO_LINUX, FROM_LINUX)
     ecn: bool = False
+    # Time for three timeouts in a row.
+    seconds: float = SECONDS
 
 
 BASE = "rate=100Mbit/s,queue=256K,delay=1ms"
@@ -38,6 +41,7 @@ CHECKS = [
     Check(f"{BASE},reorder=2%:2ms", "reordered", False),
     Check(f"{BASE},jitter=1ms,unordered", "delivered", False),
     Check(f"{BASE},mtu=1400", "answered", True, (LINUX, TO_LINUX)),
+    Check(f"{BASE},mtu=1400,silent", "too_big", True, (LINUX, TO_LINUX, OURS), seconds=4),
     Check(f"{BASE},mark=20K", "marked", False, (LINUX,), True),
 ]
 
@@ -52,7 +56,8 @@ def run(hosts, say):
     for title, way, wire, outstanding, check in plan:
         hosts.lab.ecn(bool(check and check.ecn))
         try:
-            found = measure(hosts, way, wire, WARMUP, SECONDS, outstanding, verify=True)
+            seconds = check.seconds if check else SECONDS
+            found = measure(hosts, way, wire, WARMUP, seconds, outstanding, verify=True)
             missing = unseen(check, found) if check else None
             if missing:
                 raise Failed(missing)
