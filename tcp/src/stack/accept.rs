@@ -96,7 +96,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if self.cfg.net.route_on(vid, src).is_none() {
             return Err(DropReason::SynNoNeighbor);
         }
-        if !self.first_answers.allow(now, site) {
+        if !self.may_answer_first(now, site) {
             return Err(DropReason::SynAcksLimited);
         }
         let full = self.half_opens.is_full().then(|| self.half_opens.oldest()).flatten();
@@ -129,7 +129,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let (flow, syn) = (&arrival.flow, &arrival.tcp.segment);
         let station = self.station_now(now, flow, arrival.ethernet.src);
         let station = station.ok_or(DropReason::SynNoNeighbor)?;
-        if !self.first_answers.allow(now, site) {
+        if !self.may_answer_first(now, site) {
             return Err(DropReason::SynAcksLimited);
         }
         let cfg = self.settings(&flow);
@@ -141,6 +141,12 @@ impl<S: SendQueue + Default> Stack<S> {
             self.counters.tx_syn_acks += 1;
         }
         Ok(())
+    }
+
+    /// Returns true if a first SYN-ACK may go to `site`, and charges it. Inside the host no address is
+    /// forged, and thousands of connections may begin in one turn.
+    fn may_answer_first(&mut self, now: Instant, site: IpAddr) -> bool {
+        self.first_answers.allow(now, site) || self.cfg.net.is_inside()
     }
 
     /// Takes a segment with an ACK and without SYN, for a listener, of no connection: perhaps it

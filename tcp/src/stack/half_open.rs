@@ -34,7 +34,7 @@ pub(super) const LISTENER: usize = 1;
 pub(super) const AGE: usize = 2;
 
 /// The most half-open connections of a stack, if it may have as many connections.
-pub(super) const MAX: usize = 8192;
+pub(super) const MAX: usize = 2048;
 
 /// The waits that differ. Further ones are as long as the last: 128 times the first, if no setting
 /// makes them shorter.

@@ -121,3 +121,28 @@ fn test_stack_inside_a_host_announces_nothing_and_drops_removed_address() {
     settle(&mut h, ms(3));
     assert!(h.says(new, ConnEvent::Connected));
 }
+
+/// More than any address outside gets at once.
+#[test]
+fn test_thousands_of_connections_inside_begin_in_one_turn() {
+    const CONNS: u16 = 4500;
+    let cfg = StackConfig { net: own(&["10.0.0.1"], false), max_conns: 1 << 14, ..config_a() };
+    let mut h = Host::new(StackConfig { min_backlog: 2048, syn_cookies: SynCookies::Auto, ..cfg });
+    h.stack.listen(None, PORT, 8).unwrap();
+    for port in 10_000..10_000 + CONNS {
+        h.stack.connect(ms(1), ([10, 0, 0, 1], PORT).into(), Some(port)).unwrap();
+    }
+    let syns: Vec<_> = core::iter::from_fn(|| h.transmit(ms(1))).collect();
+    assert_eq!(syns.len(), usize::from(CONNS));
+    let mut answers = Vec::new();
+    for syn in &syns {
+        h.handle(ms(1), syn);
+        answers.extend(core::iter::from_fn(|| h.transmit(ms(1))));
+    }
+    for answer in &answers {
+        h.handle(ms(1), answer);
+    }
+    settle(&mut h, ms(1));
+    let c = h.stack.counters();
+    assert_eq!((c.accepted, c.syn_acks_limited), (CONNS.into(), 0));
+}
