@@ -48,17 +48,17 @@ fn cost(victim: &mut Victim, kind: Hostile, n: usize) -> f64 {
 fn goodput(victim: &mut Victim, rate: u32, turn: Duration) -> f64 {
     let pool = victim.frames(Hostile::Syn, BATCH);
     let mut floods = pool.chunks(BURST).cycle();
-    let (begin, mut bytes, mut sent) = (Instant::now(), 0, 0);
+    let (begin, mut bytes, mut sent) = (Instant::now(), 0, 0.0);
     loop {
         let elapsed = begin.elapsed();
         if elapsed >= turn {
             return bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
         }
-        if elapsed.as_secs_f64() * f64::from(rate) >= f64::from(sent) + BURST as f64 {
+        if elapsed.as_secs_f64() * f64::from(rate) >= sent + BURST as f64 {
             if let Some(burst) = floods.next() {
                 victim.take(burst);
             }
-            sent += BURST as u32;
+            sent += BURST as f64;
         }
         bytes += victim.exchange();
     }
