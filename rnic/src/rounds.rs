@@ -3,8 +3,8 @@
 //! A queue keeps the memory that a burst made it allocate, so that steady traffic does not call the
 //! allocator. To return such memory, the RNIC looks at each connection in turn, a few at a time. If
 //! the streams of a connection have not moved since the round before, [`REST`] ago or more, the
-//! RNIC trims its queues to their content, and its receive window to the first size. A peer that sends something every few seconds therefore
-//! causes an allocation every few seconds.
+//! RNIC trims its queues to their content, and its receive window to the first size. A peer that
+//! sends something every few seconds therefore causes an allocation every few seconds.
 //!
 //! The RNIC also looks at a connection that holds bytes of an unfinished FPDU, or bytes beyond a
 //! gap, and ends the connection if it has made no progress for too long

@@ -189,7 +189,7 @@ pub(crate) fn start_eal(
 }
 
 /// Settings of TCP for the connections of an RNIC of this process.
-#[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct TcpArgs {
     /// The algorithm that sizes the congestion window: cubic, newreno or dctcp
     #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion)]
@@ -204,17 +204,6 @@ pub(crate) struct TcpArgs {
     /// Probes for the path MTU: off, black-hole (where segments of full size vanish) or on
     #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = path_mtu)]
     path_mtu_probing: PathMtu,
-}
-
-impl Default for TcpArgs {
-    fn default() -> TcpArgs {
-        TcpArgs {
-            congestion: Congestion::default(),
-            ecn: Ecn::default(),
-            receive_window: None,
-            path_mtu_probing: PathMtu::default(),
-        }
-    }
 }
 
 impl TcpArgs {

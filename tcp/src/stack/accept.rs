@@ -132,7 +132,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if !self.may_answer_first(now, site) {
             return Err(DropReason::SynAcksLimited);
         }
-        let cfg = self.settings(&flow);
+        let cfg = self.settings(flow);
         let Kept { syn: kept, iss } = self.cookies.make(now, &cfg, flow, syn);
         let clock = stamp(&cfg, syn, self.clock_of(now, flow, &kept));
         let seg = syn_ack(&cfg, &kept, iss, clock);
@@ -145,7 +145,7 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Returns true if a first SYN-ACK may go to `site`, and charges it. Inside the host no address is
     /// forged, and thousands of connections may begin in one turn.
-    fn may_answer_first(&mut self, now: Instant, site: IpAddr) -> bool {
+    fn may_answer_first(&mut self, now: Instant, site: LinkAddr) -> bool {
         self.first_answers.allow(now, site) || self.cfg.net.is_inside()
     }
 
