@@ -113,7 +113,7 @@ fn test_shares_are_labeled_by_user_and_rule() {
 fn test_port_offloads_are_exposed() {
     let all = read(&expose(&sample()));
     let lines = &all["heddle_port_offload"].lines;
-    assert_eq!(lines.len(), 16, "eight of each port");
+    assert_eq!(lines.len(), 18, "nine of each port");
     let on = lines.iter().filter(|l| l.2 == 1.0);
     let on: Vec<_> = on.map(|l| (l.1["port"].as_str(), l.1["offload"].as_str())).collect();
     assert_eq!(on, [("east", "rx-tcp-checksum"), ("east", "multi-segs")]);

@@ -370,7 +370,10 @@ pub(crate) fn syn_ack(cfg: &ConnConfig, syn: &Segment, iss: SeqNumber, clock: u3
 
 /// Returns the window of a SYN-ACK, which no end scales.
 pub(crate) fn first_window(cfg: &ConnConfig) -> u16 {
-    u16::try_from(cfg.recv_window).unwrap_or(u16::MAX)
+    // The connection rounds its window to its unit, whether the peer scales or not.
+    let unit = if cfg.window_scaling { (1u32 << scale_of(cfg)) - 1 } else { 0 };
+    let window = if cfg.recv_window > unit { cfg.recv_window & !unit } else { cfg.recv_window };
+    u16::try_from(window).unwrap_or(u16::MAX)
 }
 
 /// Returns the shift count of our window field: enough for the first window, and for the largest if

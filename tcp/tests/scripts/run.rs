@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use heddle_base::{Instant, Seed};
 use heddle_tcp::{
-    Cidr, Congestion, ConnEvent, Ecn, IcmpError, Keepalive, Pacing, Patience, Stack, StackConfig,
-    StackEvent,
+    Cidr, Congestion, ConnEvent, Ecn, IcmpError, Keepalive, Pacing, PathMtu, Patience, Stack,
+    StackConfig, StackEvent, SynCookies,
 };
 use heddle_testkit::frames::{ACK, SYN, Segment};
 use heddle_testkit::ip::{self, Ip};
@@ -75,6 +75,8 @@ impl Run {
         let prefix = if ipv6 { 64 } else { 24 };
         let cidr = Cidr::new(ends.ours.1, prefix).ok_or("an address of ours")?;
         let mut cfg = StackConfig::new(ends.ours.0, cidr, Seed::from_u64(1));
+        // What a connection tries by itself would stand in scripts about other rules.
+        (cfg.conn.recv_window_max, cfg.conn.path_mtu) = (0, PathMtu::Off);
         let (mut known, mut peer_isn) = (true, 0x1000_0000);
         for (number, words) in &script.settings {
             set(&mut cfg, &mut known, &mut peer_isn, words)
@@ -641,6 +643,8 @@ fn set(
         "syn-ack-retries" => conn.syn_ack_retries = number(value)?,
         "challenge-acks" => conn.challenge_acks = number(value)?,
         "recv-window" => conn.recv_window = number(value)?,
+        "recv-window-max" => conn.recv_window_max = number(value)?,
+        "path-mtu-probing" => conn.path_mtu = by_name(&PathMtu::NAMES, value)?,
         "mss" => conn.mss = number(value)?,
         "timestamps" => conn.timestamps = switch()?,
         "window-scaling" => conn.window_scaling = switch()?,
@@ -656,6 +660,7 @@ fn set(
         "mtu" => cfg.mtu = number(value)?,
         "max-conns" => cfg.max_conns = number(value)?,
         "relisten" => cfg.relisten = duration(value)?,
+        "syn-cookies" => cfg.syn_cookies = by_name(&SynCookies::NAMES, value)?,
         "peer-conns" => cfg.peer_conns = heddle_tcp::PeerLimit::AtMost(number(value)?),
         "peer-half-open" => cfg.peer_half_open = heddle_tcp::PeerLimit::AtMost(number(value)?),
         "neighbor" if value == "unknown" => *known = false,

@@ -80,7 +80,7 @@ fn test_cookie_connection_has_every_option_of_its_syn() {
     let s = ask(&mut b, ms(100), (A, 1), &stamped(100));
     assert_eq!((b.connections(), b.peers.len()), (0, 0), "nothing is kept");
     assert_eq!(s.flags, Flags::SYN.with(Flags::ACK).with(Flags::ECE));
-    assert_eq!((s.mss, s.sack_permitted, s.window_scale), (Some(1460), true, Some(5)));
+    assert_eq!((s.mss, s.sack_permitted, s.window_scale), (Some(1460), true, Some(9)));
     assert_eq!(s.timestamps.unwrap().ecr, 5000);
     put(&mut b, ms(101), (A, 1), &TxSegment { window: 100, ..ack_of(&s) }, b"");
     let id = accepted(&mut b);

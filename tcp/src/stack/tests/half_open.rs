@@ -55,7 +55,7 @@ fn test_half_open_connection_agrees_to_every_option_and_keeps_them() {
     introduce_a(&mut b, Instant::ZERO);
     let s = answer(&mut b, ms(1), &full_syn(100), b"").unwrap();
     assert_eq!(s.flags, Flags::SYN.with(Flags::ACK).with(Flags::ECE));
-    assert_eq!((s.mss, s.sack_permitted, s.window_scale), (Some(1460), true, Some(5)));
+    assert_eq!((s.mss, s.sack_permitted, s.window_scale), (Some(1460), true, Some(9)));
     let ts = s.timestamps.unwrap();
     assert_eq!(ts.ecr, 5000);
     let mut ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
@@ -146,7 +146,7 @@ fn test_segment_without_the_timestamp_or_with_an_older_one_completes_no_handshak
     assert_eq!(answer(&mut b, ms(2), &ack, b""), None);
     ack.timestamps = Some(Timestamps { val: 4999, ecr: s.timestamps.unwrap().val });
     let challenge = answer(&mut b, ms(2), &ack, b"").unwrap();
-    assert_eq!((challenge.flags, challenge.window), (Flags::ACK, 32_768));
+    assert_eq!((challenge.flags, challenge.window), (Flags::ACK, 2048));
     assert!(challenge.timestamps.is_some());
     assert_eq!(events(&mut b), []);
     ack.timestamps = Some(Timestamps { val: 5000, ecr: s.timestamps.unwrap().val });
