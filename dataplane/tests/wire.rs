@@ -397,8 +397,8 @@ fn check_pieces(name: &str, crc: bool) {
 fn test_send_with_invalidate_allocates_nothing() {
     // Enough bytes for the receiver to have looked at its window once: what it remembers of that look
     // is allocated then.
-    const WARM_UP: usize = 2500;
-    const COUNTED: usize = 2000;
+    const WARM_UP: usize = 2600;
+    const COUNTED: usize = 1400;
     let mut net = Net::new("inval", true);
     let windows: Vec<_> = (0..WARM_UP + COUNTED).map(|_| window(&net.sides[1])).collect();
     let (mut posted, mut sent, mut buffers, mut received) = (0, 0, 0, 0);
