@@ -75,7 +75,7 @@ impl Run {
         let prefix = if ipv6 { 64 } else { 24 };
         let cidr = Cidr::new(ends.ours.1, prefix).ok_or("an address of ours")?;
         let mut cfg = StackConfig::new(ends.ours.0, cidr, Seed::from_u64(1));
-        // What a connection tries by itself would stand in scripts about other rules.
+        // Growing windows and probes would stand in scripts about other rules.
         (cfg.conn.recv_window_max, cfg.conn.path_mtu) = (0, PathMtu::Off);
         let (mut known, mut peer_isn) = (true, 0x1000_0000);
         for (number, words) in &script.settings {
