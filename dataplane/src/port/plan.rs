@@ -208,7 +208,7 @@ pub(super) fn plan(
         rx |= sys::HEDDLE_RX_OFFLOAD_VLAN_STRIP;
     }
     if quirks.filters_vlans {
-        // Without this offload, the driver lets nobody add a VLAN.
+        // Without this offload, the driver refuses VLANs.
         rx |= sys::HEDDLE_RX_OFFLOAD_VLAN_FILTER;
     }
     let lro = joins(caps, &quirks, config.offloads);

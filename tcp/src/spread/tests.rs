@@ -226,7 +226,7 @@ fn test_tagged_frames_have_the_owner_of_their_contents() {
                 assert_eq!(s.steer(&segment(7, lport), true), owner, "the port took the tag out");
                 assert_eq!(s.steer(&tagged(&error(3, lport, 7)), false), owner);
                 assert_eq!(s.steer(&tagged(&arp), false), Steer::All);
-                // A second tag is looked at by nobody.
+                // The spread looks at no second tag.
                 assert_eq!(s.steer(&tagged(&tagged(&segment(7, lport))), false), Steer::Own);
                 assert_eq!(s.steer(&tagged(&segment(7, lport)), true), Steer::Own);
                 assert_eq!(s.steer(&tagged(&segment(7, lport))[..17], false), Steer::Own);

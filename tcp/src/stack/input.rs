@@ -473,8 +473,7 @@ fn is_right<F: RxFrame>(frame: &mut F, sums: Checksums) -> bool {
     }
 }
 
-/// Returns true if the frame begins with a tag that nobody has taken out, and that is its only one
-/// so far.
+/// Returns true if the frame begins with one tag, and the tag is still in it.
 #[inline]
 fn has_tag<F: RxFrame>(frame: &F) -> bool {
     Tag::of(frame.chunk_at(0)).is_some() && frame.tag().is_none()

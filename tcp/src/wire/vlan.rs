@@ -6,7 +6,7 @@
 //!  |     |     |        | VLAN      |      |
 //! ```
 //!
-//! The stack reads frames without a tag: whoever receives a frame takes the tag out, the port or
+//! The stack reads frames without a tag: the receiver takes the tag out, which is the port or
 //! else the [owner](crate::RxFrame::take_tag), and keeps its [contents](Tag) beside the frame. Sent
 //! frames have the tag in their place in the header, where any port takes it.
 
