@@ -113,7 +113,7 @@ fn test_spread_assigns_frames_that_are_not_segments() {
             assert_eq!(
                 s.steer(&arp(MacAddr([2; 6])), false),
                 Steer::All,
-                "a reply, to whoever asked"
+                "a reply may be for any worker"
             );
             assert_eq!(s.steer(&datagram(PEER, US, UDP, &[0; 8]), false), to(me, 0));
             let echo = datagram(PEER, US, ICMP, &[8, 0, 0, 0, 0, 0, 0, 0]);

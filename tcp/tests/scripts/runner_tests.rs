@@ -110,7 +110,7 @@ const WRONG: &[(&str, &str, &[&str])] = &[
         "begin accepted\n< RST seq 9",
         &["at the end", "0.000000 ms < SYN seq 0", "1.000000 ms < RST seq 9"],
     ),
-    ("a command that nobody knows fails", "begin accepted\nhope", &["line 3", "unknown command"]),
+    ("an unknown command fails", "begin accepted\nhope", &["line 3", "unknown command"]),
 ];
 
 /// Scripts that cannot be read, and the words of the reason.

@@ -294,7 +294,7 @@ fn test_a_host_that_probes_our_address_is_told_with_all_others() {
 }
 
 #[test]
-fn test_advertisements_nobody_asked_for_teach_nothing_and_conflicts_are_counted() {
+fn test_unsolicited_advertisements_teach_nothing_and_conflicts_are_counted() {
     let mut b = host_b();
     let all = ipv6::ALL_NODES;
     let unasked = icmpv6::neighbor_advert(A6, all, A6, MacAddr(MAC_A), false);
