@@ -14,7 +14,8 @@
  *   -s ADDR   (connect) source address
  *   -y N      (connect) retry_count of the queue pair (7)
  *   -u        the UDP port space: a request for a service ID (SIDR)
- *   -t MS     time without an event after which to give up (600000: the guest's clock may be fast)
+ *   -t MS     time without an event after which to give up (an hour: the clock of a
+ *           guest on a busy machine runs ahead of ours)
  *
  * A line:  EVENT status=N local=A:P remote=A:P rr=N id=N private=LEN:HEX
  * rr and id (responder_resources, initiator_depth) and the private data are those of the event, for
@@ -35,7 +36,7 @@
 static struct {
 	const char *private, *source;
 	int rr, id, refuse, wait_ms, disconnect_ms, count, retry, udp, patience_ms;
-} opt = { "", NULL, 1, 1, 0, 0, -1, 1, 7, 0, 600000 };
+} opt = { "", NULL, 1, 1, 0, 0, -1, 1, 7, 0, 3600000 };
 
 static struct rdma_event_channel *channel;
 
@@ -48,11 +49,34 @@ static void die(const char *what)
 static void print_addr(const char *name, struct sockaddr *sa)
 {
 	struct sockaddr_in *in = (struct sockaddr_in *)sa;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)sa;
+	char text[INET6_ADDRSTRLEN];
 
 	if (sa && sa->sa_family == AF_INET)
 		printf(" %s=%s:%u", name, inet_ntoa(in->sin_addr), ntohs(in->sin_port));
+	else if (sa && sa->sa_family == AF_INET6)
+		printf(" %s=[%s]:%u", name,
+		       inet_ntop(AF_INET6, &in6->sin6_addr, text, sizeof(text)),
+		       ntohs(in6->sin6_port));
 	else
 		printf(" %s=-", name);
+}
+
+/* Reads an address of either version; returns 0 for text that is none. */
+static int read_addr(const char *text, int port, struct sockaddr_storage *to)
+{
+	struct sockaddr_in *in = (struct sockaddr_in *)to;
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)to;
+
+	memset(to, 0, sizeof(*to));
+	if (inet_pton(AF_INET6, text, &in6->sin6_addr) == 1) {
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons(port);
+		return 1;
+	}
+	in->sin_family = AF_INET;
+	in->sin_port = htons(port);
+	return inet_pton(AF_INET, text, &in->sin_addr) == 1;
 }
 
 static void print_data(const void *data, unsigned int len)
@@ -207,7 +231,7 @@ static void take_one(void)
 	rdma_destroy_id(id);
 }
 
-static void do_listen(struct sockaddr_in *at)
+static void do_listen(struct sockaddr_storage *at)
 {
 	struct rdma_cm_id *id;
 
@@ -221,14 +245,14 @@ static void do_listen(struct sockaddr_in *at)
 	rdma_destroy_id(id);
 }
 
-static void do_connect(struct sockaddr_in *to)
+static void do_connect(struct sockaddr_storage *to)
 {
-	struct sockaddr_in from = { .sin_family = AF_INET };
+	struct sockaddr_storage from;
 	struct rdma_conn_param p = param();
 	struct rdma_cm_event *e;
 	struct rdma_cm_id *id;
 
-	if (opt.source && !inet_aton(opt.source, &from.sin_addr))
+	if (opt.source && !read_addr(opt.source, 0, &from))
 		die("source");
 	if (rdma_create_id(channel, &id, NULL, opt.udp ? RDMA_PS_UDP : RDMA_PS_TCP))
 		die("rdma_create_id");
@@ -251,7 +275,7 @@ static void do_connect(struct sockaddr_in *to)
 
 int main(int argc, char **argv)
 {
-	struct sockaddr_in addr = { .sin_family = AF_INET };
+	struct sockaddr_storage addr;
 	const char *verb = argc > 1 ? argv[1] : "";
 	int c;
 
@@ -272,9 +296,8 @@ int main(int argc, char **argv)
 		case 't': opt.patience_ms = atoi(optarg); break;
 		default: return 2;
 		}
-	if (argc - optind != 2 || !inet_aton(argv[optind], &addr.sin_addr))
+	if (argc - optind != 2 || !read_addr(argv[optind], atoi(argv[optind + 1]), &addr))
 		return fprintf(stderr, "cm-peer listen|connect [OPTION...] ADDR PORT\n"), 2;
-	addr.sin_port = htons(atoi(argv[optind + 1]));
 	channel = rdma_create_event_channel();
 	if (!channel)
 		die("rdma_create_event_channel");

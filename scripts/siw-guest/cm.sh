@@ -9,8 +9,10 @@ wrong() { # CASE WHAT
     printf '%-24s WRONG %s\n' "$1" "$2"
     FAILED=$((FAILED + 1))
 }
+prefix_of() { if [[ $1 == *:* ]]; then echo 64; else echo 24; fi; }
 guest_start() { # VARIABLE NAME IP TAP SCRIPT [VARIANT]
-    start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" --ip "$3/24" \
+    start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" \
+        --ip "$3/$(prefix_of "$3")" \
         --variant "${6:-rxe}" --name "$2" --log "$OUT/$2.console.log" --timeout 300 "$5"
 }
 # Runs of programs in the guest: a guest's script calls `run CASE COMMAND...`; `saw CASE REGEX...`
