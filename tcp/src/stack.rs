@@ -510,18 +510,24 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Returns the index of the connection of these addresses and ports.
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, flow: &FlowKey) -> Option<u32> {
         self.find_or_hash(flow).ok()
     }
 
     /// Does the same as [`Stack::find`], and returns the hash of a flow that has no connection.
-    #[inline]
+    #[inline(always)]
     fn find_or_hash(&mut self, flow: &FlowKey) -> Result<u32, u64> {
         let last = self.ahead.hint().unwrap_or(self.last_flow);
         if self.conns.get(last).is_some_and(|e| e.attached && e.template.is_of(flow)) {
             return Ok(last);
         }
+        self.find_other(flow)
+    }
+
+    /// Does the same for a flow other than the one before.
+    #[inline(never)]
+    fn find_other(&mut self, flow: &FlowKey) -> Result<u32, u64> {
         let hash = flow.hash(&self.ids.flow);
         let found = self.look_up_hashed(flow, hash);
         self.last_flow = found.unwrap_or(NONE);

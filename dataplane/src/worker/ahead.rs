@@ -28,13 +28,18 @@ impl Fetch for Prefetch {
         #[cfg(target_arch = "x86_64")]
         {
             use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let start = at.addr() % LINE;
-            let first = at.wrapping_sub(start);
-            for line in (0..start + len).step_by(LINE) {
+            let fetch = |byte| {
                 // SAFETY: a prefetch has no effect on memory and takes any address; SSE is part of
                 // x86-64.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line).cast()) };
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(byte).cast()) }
+            };
+            // Of a value whose size the compiler knows, no instruction but the fetches is left. The
+            // last byte lies in a line of its own or in the line before.
+            let last = len.saturating_sub(1);
+            for line in 0..last.div_ceil(LINE) {
+                fetch(line * LINE);
             }
+            fetch(last);
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (at, len);

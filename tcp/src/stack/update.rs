@@ -43,7 +43,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// send, calls `update` afterwards. If the change caused no event, the code may call
     /// [`Stack::defer_update`] instead, which does the same later, once for all segments of a
     /// burst. Unneeded calls of both are harmless.
-    #[inline]
+    #[inline(always)]
     pub(super) fn update(&mut self, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
         if let Some(ns) = e.conn.take_round_trip() {
@@ -126,7 +126,7 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Schedules the update of a connection. The stack makes this update before it works on another
     /// connection, and at the end of a burst at the latest.
-    #[inline]
+    #[inline(always)]
     pub(super) fn defer_update(&mut self, index: u32) {
         if self.deferred != index {
             self.update_deferred();
