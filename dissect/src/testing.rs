@@ -106,7 +106,7 @@ impl Wire {
         let ack = if flags.has(Flags::ACK) { self.seq[1 - side] } else { 0 };
         frame.extend(ack.to_be_bytes());
         // Header of five words, a window, and no checksum, as a NIC is to fill it in.
-        frame.extend([0x50, flags.0, 0xff, 0xff, 0, 0, 0, 0]);
+        frame.extend([0x50, flags.0.to_le_bytes()[0], 0xff, 0xff, 0, 0, 0, 0]);
         frame.extend(payload);
         self.frames.push(frame);
         let len = u32::try_from(payload.len()).unwrap();

@@ -293,7 +293,8 @@ fn segment(src: SocketAddr, dst: SocketAddr, seg: &TxSegment, data: &[u8]) -> Ve
     text.extend(dst.port().to_be_bytes());
     text.extend(seg.seq.0.to_be_bytes());
     text.extend(seg.ack.0.to_be_bytes());
-    text.extend([u8::try_from(header * 4).unwrap_or(0), seg.flags.0]);
+    let offset = u16::from(u8::try_from(header * 4).unwrap_or(0)) << 8;
+    text.extend((offset | seg.flags.0).to_be_bytes());
     text.extend(seg.window.to_be_bytes());
     text.extend([0; 4]);
     text.extend(&options);

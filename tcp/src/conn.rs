@@ -19,6 +19,7 @@
 //! like others) or Nagle's algorithm (it sends a record as soon as the windows allow).
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
+mod accurate;
 mod ack;
 mod challenge;
 mod config;
@@ -48,8 +49,9 @@ mod timers;
 mod tlp;
 
 pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Pacing, PathMtu, Patience};
+pub(crate) use ecn::Wish;
 pub use event::ConnEvent;
-pub(crate) use handshake::{Answered, first_window, syn_ack};
+pub(crate) use handshake::{Answered, SynAcks, first_window, syn_ack};
 pub(crate) use path::RAISE_AFTER;
 pub use progress::Hindrance;
 pub use state::State;
@@ -58,10 +60,10 @@ pub use stats::{ConnCounters, ConnStats};
 use core::mem::offset_of;
 use core::time::Duration;
 
-use crate::{Flags, SackBlocks, SeqNumber};
+use crate::{SackBlocks, SeqNumber};
 use config::Settings;
 use congestion::Window;
-use ecn::{Echoes, EcnState};
+use ecn::{Ace, EcnState, Feedback};
 use event::Events;
 use growth::Growth;
 use heddle_base::{Fetch, Instant, StreamPos};
@@ -162,8 +164,9 @@ struct Hot {
     dup_acks_owed: u8,
     /// The state of ECN.
     ecn: EcnState,
-    /// ECE while our ACKs echo a mark of congestion, else no flag.
-    echo: Flags,
+    /// The bits of ECN in all segments that we send: ECE while they echo a mark of congestion, or
+    /// the count of marks if ECN is accurate.
+    echo: Ace,
 
     rcv_nxt: StreamPos,
     rcv_adv: StreamPos,
@@ -237,8 +240,8 @@ struct Cold {
     /// the option.
     sack_in: Option<Box<SackBlocks>>,
     board: Scoreboard,
-    /// With DCTCP: the acknowledgments to send for bytes that came before the marks changed.
-    echoes: Option<Box<Echoes>>,
+    /// With DCTCP or accurate ECN: what to report about marks, and the counts.
+    feedback: Option<Box<Feedback>>,
     rack: Rack,
     /// Timestamp clock at the last transmission of bytes that had been sent before.
     retransmit_ts: u32,
@@ -316,7 +319,7 @@ impl Pending {
     const TAIL: Pending = Pending(128);
     /// A keepalive probe of a silent peer.
     const KEEPALIVE: Pending = Pending(256);
-    /// An acknowledgment of bytes that came before the marks of congestion changed.
+    /// Acknowledgments that report marks of congestion apart from others: see `ecn`.
     const ECHO: Pending = Pending(512);
     /// A probe of the path MTU.
     const MTU: Pending = Pending(1024);

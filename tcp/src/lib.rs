@@ -34,8 +34,8 @@ pub use conn::{
 };
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{
-    Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SeqNumber, Timestamps,
-    TxSegment,
+    ByteCounts, Codepoint, Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome,
+    SeqNumber, Timestamps, TxSegment,
 };
 pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{

@@ -36,9 +36,9 @@ impl fmt::Debug for SeqNumber {
     }
 }
 
-/// TCP control bits, as in byte 13 of the header.
+/// TCP control bits: the low nine bits of bytes 12 and 13 of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u8);
+pub struct Flags(pub u16);
 
 impl Flags {
     /// The sender sends no more data.
@@ -57,6 +57,13 @@ impl Flags {
     pub const ECE: Flags = Flags(0x40);
     /// The sender has reduced its congestion window.
     pub const CWR: Flags = Flags(0x80);
+    /// Accurate ECN (RFC 9768 section 3.1.1).
+    pub const AE: Flags = Flags(0x100);
+    /// The field ACE: the three bits of ECN, with which ends in AccECN mode count marks (RFC 9768
+    /// section 3.2.2).
+    pub const ACE: Flags = Flags(0x1c0);
+    /// All control bits.
+    pub(crate) const ALL: u16 = 0x1ff;
 
     /// Returns true if all bits of `other` are set.
     pub const fn has(self, other: Flags) -> bool {
@@ -67,6 +74,76 @@ impl Flags {
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
+    }
+}
+
+/// The ECN codepoint of a packet: the two low bits of the traffic class (RFC 3168 section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Codepoint(u8);
+
+impl Codepoint {
+    /// The packet is not capable of ECN.
+    pub const NOT_ECT: Codepoint = Codepoint(0);
+    /// The sender is capable of ECN, and uses the second codepoint for saying so.
+    pub const ECT_1: Codepoint = Codepoint(1);
+    /// The sender is capable of ECN.
+    pub const ECT_0: Codepoint = Codepoint(2);
+    /// Congestion experienced: a router has marked the packet.
+    pub const CE: Codepoint = Codepoint(3);
+
+    /// Returns the codepoint in a traffic class.
+    #[inline(always)]
+    pub const fn of(traffic_class: u8) -> Codepoint {
+        Codepoint(traffic_class & 3)
+    }
+
+    /// Returns true if a router has marked the packet.
+    #[inline(always)]
+    pub const fn is_ce(self) -> bool {
+        self.0 == Codepoint::CE.0
+    }
+
+    /// Returns the two bits.
+    #[inline(always)]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+/// The AccECN option: how many bytes of payload have arrived with each codepoint, modulo 2^24 (RFC
+/// 9768 section 3.2.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteCounts {
+    /// False for order 0: ECT(0), CE, ECT(1). True for order 1: ECT(1), CE, ECT(0).
+    pub reversed: bool,
+    /// The fields in their order, of which the option has the first `len`.
+    pub fields: [u32; 3],
+    /// The number of fields, at most three.
+    pub len: u8,
+}
+
+impl ByteCounts {
+    /// Bytes of a field, and of the option without fields.
+    pub(crate) const FIELD: usize = 3;
+    pub(crate) const HEAD: usize = 2;
+
+    fn field(&self, at: usize) -> Option<u32> {
+        self.fields.get(at).copied().filter(|_| at < usize::from(self.len))
+    }
+
+    /// Returns the bytes that came with CE, if the option says.
+    pub fn ce(&self) -> Option<u32> {
+        self.field(1)
+    }
+
+    /// Returns the bytes that came with ECT(0), if the option says.
+    pub fn ect_0(&self) -> Option<u32> {
+        self.field(if self.reversed { 2 } else { 0 })
+    }
+
+    /// Returns the bytes that came with ECT(1), if the option says.
+    pub fn ect_1(&self) -> Option<u32> {
+        self.field(if self.reversed { 0 } else { 2 })
     }
 }
 
@@ -152,8 +229,8 @@ pub struct Segment {
     pub len: u32,
     /// MSS option, on a SYN.
     pub mss: Option<u16>,
-    /// True if the packet came with the codepoint CE, Congestion Experienced (RFC 3168 section 5).
-    pub ce: bool,
+    /// The codepoint with which the packet came.
+    pub ecn: Codepoint,
     /// Window scale option, on a SYN (not yet limited to 14).
     pub window_scale: Option<u8>,
     /// SACK-permitted option, on a SYN.
@@ -208,6 +285,8 @@ pub struct TxSegment {
     /// [`Connection::sack_blocks`](crate::Connection::sack_blocks) has the blocks themselves: they
     /// would make every segment larger, and few segments have any.
     pub sack: u8,
+    /// AccECN option. A segment with SACK blocks has none.
+    pub counts: Option<ByteCounts>,
     /// Position of the first payload byte in our stream.
     pub pos: StreamPos,
     /// Payload bytes to gather from the [`SendQueue`](crate::SendQueue).

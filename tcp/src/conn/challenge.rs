@@ -39,6 +39,16 @@ impl Connection {
         self.challenge(now);
     }
 
+    /// Sends an ACK for a SYN-ACK that came again, and reports its codepoint, if the limit allows.
+    pub(super) fn answer_late_syn_ack(&mut self, now: Instant) {
+        if self.may_answer(now) {
+            self.cold.counters.challenge_acks += 1;
+            self.hot.pending.set(Pending::ECHO);
+        } else {
+            self.forget_syn_ack();
+        }
+    }
+
     /// Sends an ACK that asks the peer to prove itself, if the limit allows (RFC 5961 section 7).
     pub(super) fn challenge(&mut self, now: Instant) {
         if self.may_answer(now) {

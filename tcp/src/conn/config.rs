@@ -118,7 +118,9 @@ impl Congestion {
     ];
 }
 
-/// Whether a connection uses Explicit Congestion Notification (RFC 3168).
+/// Whether a connection uses Explicit Congestion Notification (RFC 3168), and which feedback it asks
+/// for. A peer that opens the connection and asks for accurate feedback (RFC 9768) gets it, unless ECN
+/// is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
     /// Never.
@@ -128,12 +130,19 @@ pub enum Ecn {
     Accept,
     /// Where the peer accepts or asks for it: our SYN asks.
     Request,
+    /// As [`Ecn::Request`], but our SYN asks for accurate feedback (AccECN, RFC 9768). A peer
+    /// without it falls back to the feedback of RFC 3168, or to none.
+    Accurate,
 }
 
 impl Ecn {
     /// The names in settings.
-    pub const NAMES: [(&str, Ecn); 3] =
-        [("off", Ecn::Off), ("accept", Ecn::Accept), ("request", Ecn::Request)];
+    pub const NAMES: [(&str, Ecn); 4] = [
+        ("off", Ecn::Off),
+        ("accept", Ecn::Accept),
+        ("request", Ecn::Request),
+        ("accurate", Ecn::Accurate),
+    ];
 }
 
 /// Whether a connection spreads what it sends over the round trip.

@@ -86,8 +86,9 @@ struct More {
     /// The watch over round trips in the first slow start.
     slow_start: Option<SlowStart>,
     pacer: Pacer,
-    /// The acknowledgment that the connection is handling echoes a mark of congestion.
-    echo: bool,
+    /// The bytes that the acknowledgment that the connection is handling reports as marked; 0 if it
+    /// reports no mark of congestion.
+    echo: u64,
     /// The window has shrunk because of a mark, and the connection does not know yet.
     marked: bool,
     /// Echoes of marks count again when the peer acknowledges bytes beyond this position: the
@@ -285,11 +286,12 @@ impl Window {
         }
     }
 
-    /// Records that the next acknowledgment echoes a mark of congestion.
+    /// Records that the next acknowledgment reports marks of congestion on `bytes`, or on all that it
+    /// acknowledges if those are fewer.
     #[cold]
-    pub(super) fn expect_echo(&mut self) {
+    pub(super) fn expect_echo(&mut self, bytes: u64) {
         self.attention = true;
-        self.more().echo = true;
+        self.more().echo = bytes;
     }
 
     /// Ends what [`expect_echo`](Window::expect_echo) began. Returns true if the window shrank since
@@ -298,7 +300,7 @@ impl Window {
     pub(super) fn end_echo(&mut self) -> bool {
         self.attention = matches!(self.law_mut(), Some(Law::Dctcp(_)));
         let more = self.more();
-        more.echo = false;
+        more.echo = 0;
         core::mem::take(&mut more.marked)
     }
 
@@ -308,9 +310,9 @@ impl Window {
     fn attend(&mut self, una: StreamPos, max: StreamPos, acked: u64, flight: u64) -> bool {
         let (cwnd, mss) = (self.cwnd, self.mss);
         let more = self.more();
-        let echo = more.echo;
+        let (echo, marked) = (more.echo > 0, more.echo.min(acked));
         if let Law::Dctcp(d) = &mut more.law {
-            if let Some(cwnd) = d.on_ack(una, max, acked, echo, cwnd)
+            if let Some(cwnd) = d.on_ack(una, max, acked, marked, cwnd)
                 && una > more.reduced
             {
                 more.reduced = max;
@@ -453,7 +455,7 @@ impl Window {
                 saved: None,
                 slow_start: None,
                 pacer: Pacer::default(),
-                echo: false,
+                echo: 0,
                 marked: false,
                 reduced: StreamPos::START,
             })

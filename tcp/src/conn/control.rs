@@ -1,5 +1,6 @@
 //! Segments that go before data: resets, keepalives, SYNs.
 
+use super::ecn::Ace;
 use super::sequence::seq_of;
 use super::state::State;
 use super::{Connection, NEVER, Pending, Timed};
@@ -16,7 +17,9 @@ impl Connection {
             return TxSegment { seq, flags: Flags::RST, timestamps, ..TxSegment::default() };
         }
         if self.hot.pending.take(Pending::RESET) {
-            self.hot.echo = Flags(0);
+            if !self.hot.ecn.is_accurate() {
+                self.hot.echo = Ace::default();
+            }
             return self.segment(now, self.ack_pos(), Flags::RST.with(Flags::ACK));
         }
         if self.hot.pending.take(Pending::KEEPALIVE) {
@@ -37,6 +40,7 @@ impl Connection {
         let answer = self.hot.state == State::SynReceived;
         let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
         let flags = flags.with(self.ecn_setup());
+        let counts = self.first_counts();
         // Before the peer's SYN arrives, our SYN has nothing to echo or acknowledge, and offers
         // everything. After it, our SYN offers only the options that the peer offered too.
         let scaling = if answer { self.cold.scaling } else { self.cold.set.window_scaling };
@@ -63,6 +67,7 @@ impl Connection {
             window_scale: scaling.then_some(self.hot.rcv_shift),
             sack_permitted: if answer { self.hot.sack_ok } else { self.cold.set.sack },
             sack: 0,
+            counts,
             timestamps: stamps.then(|| Timestamps {
                 val: self.ts_clock(now),
                 ecr: if answer { self.hot.ts_recent } else { 0 },

@@ -1,8 +1,8 @@
 //! Opening: active, passive and simultaneous, and the options that the SYNs negotiate.
 
-use super::config::{Ecn, MAX_DELAYED_ACK, MIN_MSS, Settings, nanos};
+use super::config::{MAX_DELAYED_ACK, MIN_MSS, Settings, nanos};
 use super::congestion::Window;
-use super::ecn::EcnState;
+use super::ecn::{self, Ace, EcnState, Wish};
 use super::event::Events;
 use super::rack::{Rack, Timer};
 use super::ranges::Ranges;
@@ -38,6 +38,8 @@ pub(crate) struct Answered {
     pub(crate) once: bool,
     /// SYN-ACKs that went again because the timer expired.
     pub(crate) retries: u8,
+    /// True if a SYN or SYN-ACK of this handshake had no bits of ECN after the first SYN had asked.
+    pub(crate) bare: bool,
 }
 
 /// Which end sends the first SYN.
@@ -90,6 +92,9 @@ impl Connection {
         c.hot.rcv_adv = StreamPos(u64::from(first_window(cfg)));
         c.cold.syn_sent = true;
         c.cold.syn_retries = answered.retries;
+        if answered.bare {
+            c.hot.ecn.be_silent();
+        }
         match answered.at {
             Some(at) if answered.once => c.hot.timed = Timed { end: StreamPos::START, at },
             Some(at) => c.cold.retransmit_ts = c.ts_clock(at),
@@ -129,7 +134,7 @@ impl Connection {
                 delayed_ack_ns: cfg.delayed_ack.min(MAX_DELAYED_ACK).subsec_nanos(),
                 dup_acks_owed: 0,
                 ecn: EcnState::default(),
-                echo: Flags(0),
+                echo: Ace::default(),
                 wait_at: NEVER,
                 timeouts: 0,
                 rcv_base: SeqNumber(0),
@@ -174,7 +179,7 @@ impl Connection {
                 reports: Reports::default(),
                 sack_in: None,
                 board: Scoreboard::default(),
-                echoes: None,
+                feedback: None,
                 rack: Rack::new(),
                 retransmit_ts: 0,
                 scaling: false,
@@ -349,22 +354,45 @@ impl Connection {
 }
 
 /// Returns the SYN-ACK with which a connection that [`Connection::accept`] makes of the same values
-/// answers `syn`. Its timestamp is `clock`, which has the connection's offset.
-pub(crate) fn syn_ack(cfg: &ConnConfig, syn: &Segment, iss: SeqNumber, clock: u32) -> TxSegment {
-    let flags = Flags::SYN.with(Flags::ACK);
+/// answers `syn` after `before`, the answers so far. Its timestamp is `clock`, which has the
+/// connection's offset.
+pub(crate) fn syn_ack(
+    cfg: &ConnConfig,
+    syn: &Segment,
+    iss: SeqNumber,
+    clock: u32,
+    before: SynAcks,
+) -> TxSegment {
     let scaling = cfg.window_scaling && syn.window_scale.is_some();
-    let ecn = cfg.ecn != Ecn::Off && super::ecn::is_asked_for(syn);
+    let wish = Wish::of(syn).granted(cfg.ecn);
+    let ecn = wish.answer(syn.ecn, before.expired);
     let timestamps = syn.timestamps.filter(|_| cfg.timestamps);
     TxSegment {
         seq: iss,
         ack: syn.seq.advance(1),
-        flags: if ecn { flags.with(Flags::ECE) } else { flags },
+        flags: Flags::SYN.with(Flags::ACK).with(ecn),
         window: first_window(cfg),
         mss: Some(cfg.mss.max(MIN_MSS)),
         window_scale: scaling.then(|| scale_of(cfg)),
         sack_permitted: cfg.sack && syn.sack_permitted,
         timestamps: timestamps.map(|ts| Timestamps { val: clock, ecr: ts.val }),
+        counts: (wish == Wish::Accurate && before.is_none()).then_some(ecn::FIRST_COUNTS),
         ..TxSegment::default()
+    }
+}
+
+/// The SYN-ACKs that a half-open connection has sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SynAcks {
+    /// SYN-ACKs that went because the timer expired.
+    pub(crate) expired: u8,
+    /// True if one went because the SYN came again.
+    pub(crate) repeated: bool,
+}
+
+impl SynAcks {
+    fn is_none(self) -> bool {
+        self.expired == 0 && !self.repeated
     }
 }
 

@@ -4,7 +4,7 @@
 use super::sequence::{offset, shifted, signed};
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
-use crate::{Flags, Payload, SackBlocks, Segment, SegmentOutcome};
+use crate::{ByteCounts, Flags, Payload, SackBlocks, Segment, SegmentOutcome};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -54,9 +54,8 @@ impl Connection {
     /// side.
     #[inline(always)]
     pub(crate) fn predict(&self, seg: &Segment) -> Option<i64> {
-        const PLAIN: u8 = Flags::ACK.0;
-        const ECN: u8 = Flags::ECE.0 | Flags::CWR.0;
-        const LOOKED_AT: u8 = PLAIN | Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0 | ECN;
+        const PLAIN: u16 = Flags::ACK.0;
+        const LOOKED_AT: u16 = PLAIN | Flags::SYN.0 | Flags::FIN.0 | Flags::RST.0 | Flags::ACE.0;
         let hot = &self.hot;
         let advance = offset(hot.snd_base, hot.snd_una, seg.ack);
         let ts_fine = match (hot.ts_ok, seg.timestamps) {
@@ -65,7 +64,7 @@ impl Connection {
             (false, _) => true,
         };
         let fine = hot.state == State::Established
-            && seg.flags.0 & LOOKED_AT == PLAIN
+            && seg.flags.0 & LOOKED_AT == PLAIN | hot.ecn.expected().0
             && seg.seq == self.rcv_seq()
             && ts_fine
             && !hot.gaps
@@ -75,7 +74,7 @@ impl Connection {
             && (advance > 0 || seg.len > 0)
             && hot.cc.is_open()
             && !hot.disorder
-            && !seg.ce
+            && !seg.ecn.is_ce()
             && !hot.ecn.awaits_change(hot.echo);
         fine.then_some(advance)
     }
@@ -90,6 +89,9 @@ impl Connection {
         seg: &Segment,
         advance: i64,
     ) -> SegmentOutcome {
+        if self.hot.ecn.is_accurate() {
+            return self.handle_accurate(now, seg, advance);
+        }
         self.take_timestamp(now, seg, 0);
         let acked = if advance > 0 {
             self.advance_una(now, seg.timestamps, shifted(self.hot.snd_una, advance))
@@ -97,13 +99,51 @@ impl Connection {
             None
         };
         self.update_window(now, seg, advance > 0);
-        let payload = (seg.len > 0).then_some(Payload {
-            pos: self.hot.rcv_nxt,
-            skip: 0,
-            len: seg.len,
-            in_order: true,
-        });
-        SegmentOutcome { acked, payload }
+        SegmentOutcome { acked, payload: self.next_payload(seg.len) }
+    }
+
+    /// Does the work of [`handle_predicted`](Connection::handle_predicted) for a connection with
+    /// accurate ECN, which counts the bytes of either direction.
+    #[inline(never)]
+    fn handle_accurate(&mut self, now: Instant, seg: &Segment, advance: i64) -> SegmentOutcome {
+        self.count_arrival(seg);
+        let marks = self.reported_marks(seg, advance, true);
+        self.take_timestamp(now, seg, 0);
+        let acked = match marks {
+            Some(bytes) => self.take_echo(now, seg, advance, bytes),
+            None => {
+                let una = shifted(self.hot.snd_una, advance);
+                let acked = (advance > 0).then(|| self.advance_una(now, seg.timestamps, una));
+                self.update_window(now, seg, advance > 0);
+                acked.flatten()
+            }
+        };
+        SegmentOutcome { acked, payload: self.next_payload(seg.len) }
+    }
+
+    /// Returns the next `len` bytes of the peer's stream.
+    #[inline(always)]
+    fn next_payload(&self, len: u32) -> Option<Payload> {
+        (len > 0).then_some(Payload { pos: self.hot.rcv_nxt, skip: 0, len, in_order: true })
+    }
+
+    /// Takes a segment with an AccECN option, and perhaps a SACK option, as
+    /// [`handle_segment`](Connection::handle_segment) takes one without.
+    #[cold]
+    pub fn handle_counted(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        sack: Option<&SackBlocks>,
+        counts: Option<ByteCounts>,
+    ) -> SegmentOutcome {
+        self.offer_counts(counts);
+        let outcome = match sack {
+            Some(sack) => self.handle_selective(now, seg, sack),
+            None => self.handle_segment(now, seg),
+        };
+        self.offer_counts(None);
+        outcome
     }
 
     #[inline(never)]
@@ -129,8 +169,9 @@ impl Connection {
                 // The peer missed our SYN-ACK, or a stranger repeats the peer's SYN. The SYN-ACK
                 // timer keeps running: it alone decides when the connection gives up the attempt.
                 self.cold.counters.duplicate_segments += 1;
-                self.note_own_syn(seg);
-                if self.may_answer(now) {
+                if !self.note_own_syn(seg) {
+                    self.abort();
+                } else if self.may_answer(now) {
                     self.hot.pending.set(Pending::SYN);
                 }
                 SegmentOutcome::default()
@@ -159,7 +200,11 @@ impl Connection {
             return nothing;
         }
         if seg.flags.has(Flags::SYN) {
-            self.handle_late_syn(now, at, window);
+            if self.note_late_syn_ack(seg) {
+                self.answer_late_syn_ack(now);
+            } else {
+                self.handle_late_syn(now, at, window);
+            }
             return nothing;
         }
         if !self.timestamp_is_fine(now, seg) {
@@ -177,7 +222,8 @@ impl Connection {
             return nothing;
         }
         let advance = offset(self.hot.snd_base, self.hot.snd_una, seg.ack);
-        if self.hot.state == State::SynReceived {
+        let opens = self.hot.state == State::SynReceived;
+        if opens {
             if advance != 0 {
                 self.cold.counters.bad_acks += 1;
                 self.reply_reset(seg);
@@ -197,15 +243,13 @@ impl Connection {
             self.challenge(now);
             return nothing;
         }
-        self.take_timestamp(now, seg, at);
         let ecn = self.hot.ecn.is_on();
-        if ecn {
-            self.take_marks(seg);
-        }
-        let acked = if ecn && seg.flags.has(Flags::ECE) {
-            self.take_echo(now, seg, advance)
-        } else {
-            self.take_ack(now, seg, advance)
+        let newer = ecn && self.is_newer(seg, at, advance);
+        self.take_timestamp(now, seg, at);
+        let marks = if ecn { self.take_ecn(seg, advance, newer, opens) } else { None };
+        let acked = match marks {
+            Some(bytes) => self.take_echo(now, seg, advance, bytes),
+            None => self.take_ack(now, seg, advance),
         };
         let payload =
             if self.hot.state.receives() { self.take_text(now, seg, at, window) } else { None };

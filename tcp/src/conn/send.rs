@@ -52,7 +52,10 @@ impl Connection {
     /// Returns an ACK without data.
     #[inline]
     pub(super) fn bare_ack(&mut self, now: Instant) -> TxSegment {
-        let tx = self.segment(now, self.ack_pos(), Flags::ACK);
+        let mut tx = self.segment(now, self.ack_pos(), Flags::ACK);
+        if self.hot.ecn.is_accurate() {
+            tx.counts = self.new_counts();
+        }
         if self.hot.dup_acks_owed > 1 {
             self.hot.pending.set(Pending::ACK);
         }
@@ -133,6 +136,17 @@ impl Connection {
         if now - self.hot.last_tx > self.cold.set.idle_restart() {
             self.hot.cc.on_idle();
         }
+    }
+
+    /// Returns true if `first` may begin a train although it has bits of ECN: with accurate ECN these
+    /// count marks, and each segment of a train has the same count. A port that cuts trains may treat
+    /// CWR as RFC 3168 means it, and clear it in all segments but the first.
+    #[inline(never)]
+    pub(crate) fn counts_in_train(&self, first: &TxSegment, train: Train) -> bool {
+        let others = Flags(first.flags.0 & !Flags::ACE.0);
+        self.hot.ecn.is_accurate()
+            && others == Flags::ACK
+            && !(train.by_port && first.flags.has(Flags::CWR))
     }
 
     /// Lets more segments follow `first`, the segment returned just before, which has new data and
@@ -397,7 +411,7 @@ impl Connection {
         TxSegment {
             seq: self.snd_seq(pos),
             ack: self.rcv_seq(),
-            flags: flags.with(self.hot.echo),
+            flags: flags.with(self.hot.echo.flags()),
             window,
             timestamps: self
                 .hot

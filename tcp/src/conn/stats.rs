@@ -23,9 +23,14 @@ heddle_base::counters! {
         recoveries_undone,
         /// Segments received with the mark of congestion, CE.
         ce_segments,
-        /// Acknowledgments received that echo such a mark, ECE.
+        /// Acknowledgments received that report such marks on our segments.
         ece_acks,
-        /// Reductions of the congestion window because of such echoes.
+        /// With accurate ECN: marks on our packets that the peer has reported.
+        ce_reported,
+        /// With accurate ECN: halves of connections whose bits of ECN the path or the peer was found
+        /// to change. The connection sends without ECT since.
+        ecn_mangled,
+        /// Reductions of the congestion window because of such reports.
         ecn_reductions,
         /// Tail probes: segments sent to find out whether the last segments before them were lost.
         tail_probes,

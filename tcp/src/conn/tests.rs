@@ -3,6 +3,7 @@
 //!
 //! The bench's sequence numbers start just before 2^32, so that every test crosses the wrap.
 
+mod accurate;
 mod bottleneck;
 mod closing;
 mod ecn;
@@ -30,9 +31,9 @@ mod windows;
 
 use super::ranges;
 use crate::{
-    ByteQueue, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags, Pacing, PathMtu, Payload,
-    SackBlock, SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber, State, Timestamps,
-    TxSegment,
+    ByteCounts, ByteQueue, Codepoint, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags,
+    Pacing, PathMtu, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber,
+    State, Timestamps, TxSegment,
 };
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -191,6 +192,15 @@ impl Bench {
         out
     }
 
+    /// Receives a segment with an AccECN option.
+    fn recv_counted(&mut self, seg: &Segment, counts: Option<ByteCounts>) -> SegmentOutcome {
+        let out = handle(&mut self.c, self.now, seg, &SackBlocks::NONE, counts);
+        if let Some(upto) = out.acked {
+            self.q.release(upto);
+        }
+        out
+    }
+
     /// Receives a segment of `len` bytes at `seq`, and does not accept its payload.
     fn offer(&mut self, seq: i32, len: u32) -> Option<Payload> {
         let una = self.c.snd_una();
@@ -255,6 +265,21 @@ impl Bench {
     }
 }
 
+/// Lets a connection handle a segment with these options, as a stack does.
+fn handle(
+    c: &mut Connection,
+    now: Instant,
+    seg: &Segment,
+    sack: &SackBlocks,
+    counts: Option<ByteCounts>,
+) -> SegmentOutcome {
+    match (sack.is_empty(), counts) {
+        (true, None) => c.handle_segment(now, seg),
+        (false, None) => c.handle_selective(now, seg, sack),
+        (empty, counts) => c.handle_counted(now, seg, (!empty).then_some(sack), counts),
+    }
+}
+
 impl Segment {
     fn with(self, flags: Flags) -> Segment {
         Segment { flags, ..self }
@@ -275,6 +300,7 @@ fn show(tx: &TxSegment) -> String {
         (Flags::ACK, '.'),
         (Flags::ECE, 'E'),
         (Flags::CWR, 'W'),
+        (Flags::AE, 'A'),
     ]
     .iter()
     .filter(|(f, _)| tx.flags.has(*f))
@@ -294,6 +320,10 @@ fn show(tx: &TxSegment) -> String {
     }
     if tx.ect {
         s += " ect";
+    }
+    if let Some(ByteCounts { reversed, fields, len }) = tx.counts {
+        let fields: Vec<_> = fields.iter().take(len.into()).map(u32::to_string).collect();
+        s += &format!(" counts{} {}", u8::from(reversed), fields.join(","));
     }
     s
 }

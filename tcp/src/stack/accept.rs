@@ -27,7 +27,7 @@ use super::neighbor::LinkAddr;
 use super::open::over_ipv6;
 use super::slab::NextHop;
 use super::template::{Common, HeaderTemplate};
-use crate::conn::{Answered, first_window, syn_ack};
+use crate::conn::{Answered, SynAcks, Wish, first_window, syn_ack};
 use crate::wire::MacAddr;
 use crate::{
     ConnConfig, Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, State, TxSegment,
@@ -135,7 +135,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let cfg = self.settings(flow);
         let Kept { syn: kept, iss } = self.cookies.make(now, &cfg, flow, syn);
         let clock = stamp(&cfg, syn, self.clock_of(now, flow, &kept));
-        let seg = syn_ack(&cfg, &kept, iss, clock);
+        let seg = syn_ack(&cfg, &kept, iss, clock, SynAcks::default());
         if self.push_handshake(flow, station, &seg) {
             self.counters.syn_cookies_sent += 1;
             self.counters.tx_syn_acks += 1;
@@ -179,7 +179,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.peers.opened(listener, site);
         self.peers.established(listener, site);
-        let answered = Answered { at: None, once: false, retries: 0 };
+        let answered = Answered { at: None, once: false, retries: 0, bare: false };
         let taken = self.complete(now, arrival, &Begun { listener, kept, answered }, out);
         self.counters.syn_cookies_accepted += u64::from(taken.is_ok());
         Some(taken)
@@ -268,9 +268,11 @@ impl<S: SendQueue + Default> Stack<S> {
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let Some(h) = self.drop_half_open(index) else { return Ok(()) };
-        let HalfOpen { syn, iss, listener, retries, repeated, sent_at, .. } = h;
+        let HalfOpen { syn, iss, listener, retries, repeated, bare, sent_at, .. } = h;
         self.peers.established(listener, self.site_of(&arrival.flow));
-        let answered = Answered { at: sent_at, once: retries == 0 && !repeated, retries };
+        let once = retries == 0 && !repeated;
+        let bare = bare || Wish::of(&syn) == Wish::Accurate && Wish::is_bare(retries);
+        let answered = Answered { at: sent_at, once, retries, bare };
         self.complete(now, arrival, &Begun { listener, kept: Kept { syn, iss }, answered }, out)
     }
 
@@ -316,7 +318,11 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::ConnsFull);
         };
         let Some(e) = self.conns.get_mut(id.slot()) else { return Ok(()) };
-        let outcome = e.conn.handle_segment(now, &arrival.tcp.segment);
+        let seg = &arrival.tcp.segment;
+        let outcome = match arrival.tcp.counts {
+            None => e.conn.handle_segment(now, seg),
+            counts => e.conn.handle_counted(now, seg, None, counts),
+        };
         debug_assert_ne!(e.conn.state(), State::SynReceived, "the segment completes the handshake");
         self.after_segment(now, id.slot(), outcome, arrival.payload_at, out);
         Ok(())
@@ -324,9 +330,25 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Answers a repeated SYN. The timer keeps running: it alone decides when the stack gives up.
     fn repeat_syn_ack(&mut self, now: Instant, index: u32, syn: &Segment) {
+        let Some(h) = self.half_opens.get(index) else { return };
+        let ecn = self.settings(&h.flow).ecn;
+        let (first, wish) = (Wish::of(&h.syn).granted(ecn), Wish::of(syn).granted(ecn));
         let Some(h) = self.half_opens.get_mut(index) else { return };
-        // A peer that no longer asks for ECN does not use it (RFC 3168 section 6.1.1.1).
-        h.syn.flags = Flags(h.syn.flags.0 & (syn.flags.0 | !(Flags::ECE.0 | Flags::CWR.0)));
+        h.syn.ecn = syn.ecn;
+        match (first, wish) {
+            // A peer that no longer asks for ECN does not use it (RFC 3168 section 6.1.1.1).
+            (Wish::Classic, Wish::None) => {
+                h.syn.flags = Flags(h.syn.flags.0 & !Flags::ACE.0);
+            }
+            // The peer may use accurate ECN or none, depending on the answer that reaches it (RFC 9768
+            // section 3.1.5).
+            (Wish::Accurate, Wish::None) => h.bare = true,
+            // Both ends could come to mean different feedback.
+            (Wish::Accurate, Wish::Classic) | (Wish::Classic, Wish::Accurate) => {
+                return self.end_half_open(index);
+            }
+            _ => {}
+        }
         // The answer to an earlier SYN has yet to go.
         if !matches!(h.stage(), Stage::Sent(_)) || !self.may_answer(now, index) {
             return;
@@ -509,17 +531,19 @@ impl<S: SendQueue + Default> Stack<S> {
 
     fn syn_ack_of(&self, now: Instant, h: &HalfOpen) -> TxSegment {
         let cfg = self.settings(&h.flow);
-        syn_ack(&cfg, &h.syn, h.iss, self.clock_of(now, &h.flow, &h.syn))
+        let before = SynAcks { expired: h.retries, repeated: h.repeated };
+        syn_ack(&cfg, &h.syn, h.iss, self.clock_of(now, &h.flow, &h.syn), before)
     }
 
     /// Returns a segment with `flags` that comes after the SYN-ACK.
     fn after_syn_ack(&self, now: Instant, h: &HalfOpen, flags: Flags) -> TxSegment {
         let answer = self.syn_ack_of(now, h);
         let window = self.cfg.conn.recv_window >> answer.window_scale.unwrap_or(0);
+        let wish = Wish::of(&h.syn).granted(self.cfg.conn.ecn);
         TxSegment {
             seq: answer.seq.advance(1),
             ack: answer.ack,
-            flags,
+            flags: flags.with(wish.first_bits()),
             window: u16::try_from(window).unwrap_or(u16::MAX),
             timestamps: answer.timestamps,
             pos: StreamPos::START,

@@ -17,6 +17,7 @@
 //! options. Its key changes with each slot of time, and the low bit of the slot's number tells which
 //! of two keys it was: a cookie is good for one slot at least and two at most. A host that has not
 //! seen the SYN-ACK guesses right once in 2^28 segments. All workers of a port derive the same keys.
+//! Only the tag says whether ECN is accurate: where the SYN asked for ECN, the stack tries both.
 
 use core::time::Duration;
 
@@ -24,7 +25,8 @@ use heddle_base::Instant;
 use siphasher::sip::SipHasher13;
 
 use super::flow::FlowKey;
-use crate::{ConnConfig, Ecn, Flags, Segment, SeqNumber, Timestamps};
+use crate::conn::Wish;
+use crate::{ConnConfig, Flags, Segment, SeqNumber, Timestamps};
 
 /// The time for which a key makes cookies: a client repeats the last segment of a handshake, or its
 /// first data, for about as long.
@@ -47,8 +49,10 @@ const ECN: u32 = 0x20;
 const UNSCALED: u32 = SHIFT;
 /// The options of a handshake with timestamps, for the tag.
 const STAMPED: u32 = 0x40;
+/// With `ECN`, for the tag: the SYN asks for accurate feedback.
+const ACCURATE: u32 = 0x80;
 
-/// The bits of a SYN that ask for ECN.
+/// The bits of a SYN that ask for ECN, and with the third bit for accurate feedback.
 const ASKS: Flags = Flags::ECE.with(Flags::CWR);
 
 /// A SYN as a cookie keeps it, and the numbers of the answer.
@@ -99,7 +103,9 @@ impl Cookies {
         let tag = self.tag(self.slot, flow, syn.seq, n, options);
         let iss = SeqNumber(parity << 31 | n << MSS_SHIFT | tag);
         let timestamps = syn.timestamps.filter(|_| options & STAMPED != 0);
-        Kept { syn: kept_syn(flow, syn.seq, n, options, timestamps), iss }
+        // The SYN-ACK reports how the SYN has arrived.
+        let kept = Segment { ecn: syn.ecn, ..kept_syn(flow, syn.seq, n, options, timestamps) };
+        Kept { syn: kept, iss }
     }
 
     /// Returns the SYN whose handshake `seg`, a segment of `flow` with an ACK, completes; `None` if
@@ -118,9 +124,9 @@ impl Cookies {
         let n = iss.0 >> MSS_SHIFT & 7;
         let timestamps = seg.timestamps.filter(|_| cfg.timestamps);
         let options = timestamps.map_or(UNSCALED, |ts| ts.ecr & OPTIONS | STAMPED);
-        if self.tag(slot, flow, seq, n, options) != iss.0 & TAG {
-            return None;
-        }
+        let more = if options & ECN != 0 { ACCURATE } else { 0 };
+        let mut both = [options, options | more].into_iter();
+        let options = both.find(|&o| self.tag(slot, flow, seq, n, o) == iss.0 & TAG)?;
         // The next segments of the peer are no older than this one.
         let timestamps = timestamps.map(|ts| Timestamps { val: ts.val, ecr: 0 });
         Some(Kept { syn: kept_syn(flow, seq, n, options, timestamps), iss })
@@ -170,7 +176,11 @@ fn options_of(cfg: &ConnConfig, syn: &Segment) -> u32 {
     let scale = syn.window_scale.filter(|_| cfg.window_scaling);
     let shift = scale.map_or(UNSCALED, |shift| u32::from(shift.min(14)));
     let sack = if cfg.sack && syn.sack_permitted { SACK } else { 0 };
-    let ecn = if cfg.ecn != Ecn::Off && syn.flags.has(ASKS) { ECN } else { 0 };
+    let ecn = match Wish::of(syn).granted(cfg.ecn) {
+        Wish::None => 0,
+        Wish::Classic => ECN,
+        Wish::Accurate => ECN | ACCURATE,
+    };
     STAMPED | shift | sack | ecn
 }
 
@@ -182,7 +192,11 @@ fn kept_syn(
     timestamps: Option<Timestamps>,
 ) -> Segment {
     let shift = options & SHIFT;
-    let asks = if options & ECN != 0 { ASKS } else { Flags(0) };
+    let asks = match options & (ECN | ACCURATE) {
+        0 => Flags(0),
+        ECN => ASKS,
+        _ => ASKS.with(Flags::AE),
+    };
     Segment {
         seq,
         flags: Flags::SYN.with(asks),

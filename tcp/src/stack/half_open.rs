@@ -69,6 +69,8 @@ pub(super) struct HalfOpen {
     pub(super) retries: u8,
     /// True if a SYN-ACK went besides those of the timer.
     pub(super) repeated: bool,
+    /// With accurate ECN: true if a SYN without bits of ECN came after the first.
+    pub(super) bare: bool,
     /// When the last SYN-ACK went; `None` before the first.
     pub(super) sent_at: Option<Instant>,
     /// The budget of answers to segments that anyone may have sent.
@@ -95,6 +97,7 @@ impl HalfOpen {
             stage: Stage::Due,
             retries: 0,
             repeated: false,
+            bare: false,
             sent_at: None,
             answers: 0,
             deadline: NEVER,

@@ -17,7 +17,7 @@ use super::slab::Owner;
 use crate::wire::vlan::TAG_LEN;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed};
 use crate::wire::{Tag, TcpHeader, Vid, ethernet, ipv4, ipv6, tcp};
-use crate::{Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
+use crate::{Codepoint, Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
 use heddle_types::ConnId;
 
 /// The link layer's part of a received frame.
@@ -51,8 +51,8 @@ struct Packet {
     len: usize,
     /// The sum of the pseudo-header.
     pseudo: Sum,
-    /// True if the packet has the codepoint CE.
-    ce: bool,
+    /// Its codepoint.
+    ecn: Codepoint,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -325,7 +325,7 @@ impl<S: SendQueue + Default> Stack<S> {
             at: ethernet::HEADER_LEN + ip.header_len,
             len,
             pseudo: ipv4::pseudo_header(ip.src, ip.dst, u16::try_from(len).unwrap_or(u16::MAX)),
-            ce: ip.traffic_class & ipv4::CE == ipv4::CE,
+            ecn: Codepoint::of(ip.traffic_class),
         };
         self.take_tcp(now, frame, ethernet, &packet, checksum, out)
     }
@@ -371,7 +371,7 @@ impl<S: SendQueue + Default> Stack<S> {
             at: ethernet::HEADER_LEN + ipv6::HEADER_LEN,
             len,
             pseudo: ipv6::pseudo_header(ipv6::TCP, ip.src, ip.dst, pseudo_len),
-            ce: ip.traffic_class & ipv4::CE == ipv4::CE,
+            ecn: Codepoint::of(ip.traffic_class),
         };
         self.take_tcp(now, frame, ethernet, &packet, checksum, out)
     }
@@ -389,7 +389,7 @@ impl<S: SendQueue + Default> Stack<S> {
     ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
         let mut tcp = TcpHeader::parse(head, packet.len).map_err(tcp_fault)?;
-        tcp.segment.ce = packet.ce;
+        tcp.segment.ecn = packet.ecn;
         if checksum == RxChecksum::Unknown {
             let sum = frame.sum_segment(packet.at, tcp.header_len, packet.len);
             if !sum.is_some_and(|sum| packet.pseudo.plus(sum).is_valid()) {
@@ -420,7 +420,13 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let outcome = if tcp.has_sack {
             let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
-            e.conn.handle_selective(now, seg, &read_sack(head))
+            let sack = read_sack(head);
+            match &tcp.counts {
+                None => e.conn.handle_selective(now, seg, &sack),
+                counts => e.conn.handle_counted(now, seg, Some(&sack), *counts),
+            }
+        } else if tcp.counts.is_some() {
+            e.conn.handle_counted(now, seg, None, tcp.counts)
         } else {
             e.conn.handle_segment(now, seg)
         };

@@ -108,7 +108,8 @@ impl<S: SendQueue + Default> Stack<S> {
         if seg.len > 0 {
             let (pos, segment, retransmit) = (seg.pos, seg.len, seg.retransmit);
             let mut len = segment;
-            if train.segments > 1 && seg.flags == Flags::ACK && matches!(e.owner, Owner::Held) {
+            let plain = seg.flags == Flags::ACK || e.conn.counts_in_train(&seg, train);
+            if train.segments > 1 && plain && matches!(e.owner, Owner::Held) {
                 (segments, len) = e.conn.extend(&e.user, &mut seg, train);
             }
             body = TxBody::Stream { conn: id, pos, len, segment, retransmit };

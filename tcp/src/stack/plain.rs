@@ -23,7 +23,7 @@ use heddle_base::Sum;
 use super::flow::FlowKey;
 use super::frame::RxFrame;
 use crate::wire::{ethernet, ipv4, ipv6, tcp};
-use crate::{Flags, Segment, SeqNumber, Timestamps};
+use crate::{Codepoint, Flags, Segment, SeqNumber, Timestamps};
 
 const IP: usize = ethernet::HEADER_LEN;
 /// Where TCP begins over IPv4 and over IPv6, and the bytes of all headers.
@@ -45,7 +45,7 @@ const IPV6: u32 = 0x86dd_6000;
 const IPV6_BITS: u32 = 0xffff_f000;
 /// A data offset of eight words; no SYN, because the options of a SYN mean more.
 const OFFSET: u16 = 0x8000;
-const OFFSET_BITS: u16 = 0xf000 | Flags::SYN.0 as u16;
+const OFFSET_BITS: u16 = 0xf000 | Flags::SYN.0;
 /// NOP, NOP, timestamps.
 const OPTIONS: u32 = 0x0101_080a;
 
@@ -176,22 +176,22 @@ impl<const TCP: usize, const N: usize> Plain<'_, TCP, N> {
         Segment {
             seq: SeqNumber(be32(h, TCP + 4)),
             ack: SeqNumber(be32(h, TCP + 8)),
-            flags: Flags(h[TCP + 13]),
+            flags: Flags(be16(h, TCP + 12) & Flags::ALL),
             window: be16(h, TCP + 14),
             len: u32::from(self.tcp_len) - u32::from(TCP_HEADER),
             timestamps: Some(Timestamps { val: be32(h, TCP + 24), ecr: be32(h, TCP + 28) }),
-            ce: self.is_ce(),
+            ecn: self.ecn(),
             ..Segment::default()
         }
     }
 
-    /// Returns true if the packet has the codepoint CE: the low bits of the traffic class, whose
-    /// place depends on the version of IP.
+    /// Returns the codepoint of the packet: the low bits of the traffic class, whose place depends
+    /// on the version of IP.
     #[inline(always)]
-    fn is_ce(&self) -> bool {
+    fn ecn(&self) -> Codepoint {
         const { assert!(TCP == TCP4 || TCP == TCP6) }
-        let mask = const { if TCP == TCP4 { ipv4::CE } else { ipv4::CE << 4 } };
-        self.h[IP + 1] & mask == mask
+        let shift = const { if TCP == TCP4 { 0 } else { 4 } };
+        Codepoint::of(self.h[IP + 1] >> shift)
     }
 }
 
@@ -205,16 +205,16 @@ where
     #[inline(always)]
     pub(super) fn continues(&self, before: &Segment, most: u32) -> Option<u32> {
         let h = self.h;
-        let Segment { seq, ack, flags, window, timestamps: Some(ts), ce, .. } = *before else {
+        let Segment { seq, ack, flags, window, timestamps: Some(ts), ecn, .. } = *before else {
             return None;
         };
         let len = u32::from(self.tcp_len) - u32::from(TCP_HEADER);
         // A segment with PSH says no less about the stream than one without.
         let other = be32(h, TCP + 4) ^ seq.advance(before.len).0
             | be32(h, TCP + 8) ^ ack.0
-            | u32::from((h[TCP + 13] ^ flags.0) & !Flags::PSH.0)
+            | u32::from((be16(h, TCP + 12) ^ flags.0) & (Flags::ALL & !Flags::PSH.0))
             | u32::from(be16(h, TCP + 14) ^ window)
-            | u32::from(self.is_ce() ^ ce)
+            | u32::from(self.ecn().bits() ^ ecn.bits())
             | be32(h, TCP + 24) ^ ts.val
             | be32(h, TCP + 28) ^ ts.ecr;
         (other == 0 && len > 0 && len <= most).then_some(len)

@@ -1,5 +1,6 @@
 //! Stacks in virtual time, against each other and against smoltcp's TCP.
 
+mod accurate;
 mod ahead;
 mod announce;
 mod arp;

@@ -1,11 +1,13 @@
-//! TCP headers and options (RFC 9293 section 3.1, RFC 7323, RFC 2018).
+//! TCP headers and options (RFC 9293 section 3.1, RFC 7323, RFC 2018, RFC 9768).
 
 use arrayvec::ArrayVec;
 use heddle_base::Sum;
 
 use super::ipv4::missing;
 use super::{Malformed, be16, be32};
-use crate::{Flags, SackBlock, SackBlocks, Segment, SeqNumber, Timestamps, TxSegment};
+use crate::{
+    ByteCounts, Codepoint, Flags, SackBlock, SackBlocks, Segment, SeqNumber, Timestamps, TxSegment,
+};
 
 mod field {
     use core::ops::Range;
@@ -14,7 +16,8 @@ mod field {
     pub(super) const SEQ: Range<usize> = 4..8;
     pub(super) const ACK: Range<usize> = 8..12;
     pub(super) const DATA_OFFSET: usize = 12;
-    pub(super) const FLAGS: usize = 13;
+    /// The data offset, three reserved bits and the control bits.
+    pub(super) const FLAGS: Range<usize> = 12..14;
     pub(super) const WINDOW: Range<usize> = 14..16;
     pub(super) const CHECKSUM: Range<usize> = 16..18;
 }
@@ -32,6 +35,8 @@ mod kind {
     pub(super) const SACK_PERMITTED: u8 = 4;
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
+    pub(super) const ACCECN_0: u8 = 172;
+    pub(super) const ACCECN_1: u8 = 174;
 }
 
 /// NOP, NOP, kind and length of a timestamps option: the start of nearly every segment's options
@@ -53,6 +58,8 @@ pub struct TcpHeader {
     pub segment: Segment,
     /// True if there is a SACK option: [`sack_blocks`] reads it.
     pub has_sack: bool,
+    /// The AccECN option.
+    pub counts: Option<ByteCounts>,
 }
 
 impl TcpHeader {
@@ -60,7 +67,8 @@ impl TcpHeader {
     /// which `head` is the first piece.
     ///
     /// The parser skips unknown options, and known options with a wrong length. MSS, window scale
-    /// and SACK-permitted count on a SYN only, SACK on other segments only.
+    /// and SACK-permitted count on a SYN only, SACK on other segments only, AccECN on any but the
+    /// first SYN.
     ///
     /// # Errors
     /// Fails when the data offset or an option length is impossible, or the segment is too short.
@@ -76,7 +84,7 @@ impl TcpHeader {
             return Err(Malformed::Header);
         }
         let options = head.get(HEADER_LEN..header_len).ok_or(Malformed::Split)?;
-        let flags = Flags(h[field::FLAGS]);
+        let flags = Flags(be16(h, field::FLAGS.start) & Flags::ALL);
         let len = u32::try_from(tcp_len - header_len).map_err(|_| Malformed::Header)?;
         let options = match options {
             [] => Options::default(),
@@ -84,7 +92,7 @@ impl TcpHeader {
                 let timestamps = Some(Timestamps { val: be32(rest, 0), ecr: be32(rest, 4) });
                 Options { timestamps, ..Options::default() }
             }
-            _ => parse_options(options, flags.has(Flags::SYN))?,
+            _ => parse_options(options, flags)?,
         };
         Ok(TcpHeader {
             src_port: be16(h, field::SRC_PORT.start),
@@ -96,13 +104,14 @@ impl TcpHeader {
                 flags,
                 window: be16(h, field::WINDOW.start),
                 len,
-                ce: false,
+                ecn: Codepoint::NOT_ECT,
                 mss: options.mss,
                 window_scale: options.window_scale,
                 sack_permitted: options.sack_permitted,
                 timestamps: options.timestamps,
             },
             has_sack: options.has_sack,
+            counts: options.counts,
         })
     }
 }
@@ -115,11 +124,14 @@ struct Options {
     sack_permitted: bool,
     timestamps: Option<Timestamps>,
     has_sack: bool,
+    counts: Option<ByteCounts>,
 }
 
 #[inline(never)]
-fn parse_options(mut options: &[u8], syn: bool) -> Result<Options, Malformed> {
+fn parse_options(mut options: &[u8], flags: Flags) -> Result<Options, Malformed> {
     let mut found = Options::default();
+    let syn = flags.has(Flags::SYN);
+    let counts = !syn || flags.has(Flags::ACK);
     loop {
         let len = match options {
             [] | [kind::END, ..] => return Ok(found),
@@ -136,10 +148,26 @@ fn parse_options(mut options: &[u8], syn: bool) -> Result<Options, Malformed> {
             [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
                 found.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
             }
+            [kind @ (kind::ACCECN_0 | kind::ACCECN_1), _, ref fields @ ..] if counts => {
+                found.counts = Some(byte_counts(kind, fields));
+            }
             _ => {}
         }
         options = rest;
     }
+}
+
+/// Reads an AccECN option. Bytes that make no whole field are padding (RFC 9768 section 3.2.3).
+#[cold]
+fn byte_counts(kind: u8, bytes: &[u8]) -> ByteCounts {
+    let mut counts = ByteCounts { reversed: kind == kind::ACCECN_1, ..ByteCounts::default() };
+    for (field, bytes) in counts.fields.iter_mut().zip(bytes.chunks_exact(ByteCounts::FIELD)) {
+        if let [a, b, c] = *bytes {
+            *field = u32::from_be_bytes([0, a, b, c]);
+            counts.len += 1;
+        }
+    }
+    counts
 }
 
 /// Returns the SACK option of the segment whose header `head` starts with. The caller has parsed
@@ -181,6 +209,9 @@ pub fn emit_options<const N: usize>(seg: &TxSegment, sack: &SackBlocks, out: &mu
     if seg.sack > 0 {
         emit_sack(seg.sack, sack, out);
     }
+    if let Some(counts) = &seg.counts {
+        emit_counts(counts, out);
+    }
 }
 
 /// Writes the options of a SYN. SACK-permitted has exactly the length of the padding before
@@ -212,6 +243,26 @@ fn emit_sack<const N: usize>(count: u8, sack: &SackBlocks, out: &mut ArrayVec<u8
     }
 }
 
+/// Returns the bytes of an AccECN option with its padding.
+fn counts_len(counts: &ByteCounts) -> usize {
+    (ByteCounts::HEAD + ByteCounts::FIELD * usize::from(counts.len)).next_multiple_of(4)
+}
+
+#[cold]
+fn emit_counts<const N: usize>(counts: &ByteCounts, out: &mut ArrayVec<u8, N>) {
+    let len = ByteCounts::HEAD + ByteCounts::FIELD * usize::from(counts.len);
+    let mut option: ArrayVec<u8, 12> = ArrayVec::new();
+    let kind = if counts.reversed { kind::ACCECN_1 } else { kind::ACCECN_0 };
+    // The padding goes first. An option has at most 11 bytes.
+    option.extend((len..counts_len(counts)).map(|_| kind::NOP));
+    option.extend([kind, u8::try_from(len).unwrap_or(0)]);
+    for field in counts.fields.iter().take(usize::from(counts.len)) {
+        let [_, a, b, c] = field.to_be_bytes();
+        option.extend([a, b, c]);
+    }
+    put(&option, out);
+}
+
 fn timestamps(ts: Timestamps, head: u32) -> [u8; 12] {
     let mut o = [0; 12];
     o[..4].copy_from_slice(&head.to_be_bytes());
@@ -229,16 +280,19 @@ fn put<const N: usize>(bytes: &[u8], out: &mut ArrayVec<u8, N>) {
 /// Returns the number of bytes that [`emit_options`] writes for `seg`.
 #[inline]
 pub fn options_len(seg: &TxSegment) -> usize {
-    let sack = if seg.sack > 0 { 4 + 8 * usize::from(seg.sack) } else { 0 };
+    let mut more = if seg.sack > 0 { 4 + 8 * usize::from(seg.sack) } else { 0 };
+    if let Some(counts) = &seg.counts {
+        more += counts_len(counts);
+    }
     let timestamps = 12 * usize::from(seg.timestamps.is_some());
     if !seg.flags.has(Flags::SYN) {
-        return timestamps + sack;
+        return timestamps + more;
     }
     4 * usize::from(seg.mss.is_some())
         + 4 * usize::from(seg.window_scale.is_some())
         + 4 * usize::from(seg.sack_permitted && seg.timestamps.is_none())
         + timestamps
-        + sack
+        + more
 }
 
 /// Writes the variable fields of the fixed header to `out`, and leaves the ports.
@@ -251,8 +305,7 @@ pub(crate) fn emit_fixed(
 ) {
     out[field::SEQ].copy_from_slice(&seg.seq.0.to_be_bytes());
     out[field::ACK].copy_from_slice(&seg.ack.0.to_be_bytes());
-    out[field::DATA_OFFSET] = data_offset(header_len);
-    out[field::FLAGS] = seg.flags.0;
+    out[field::FLAGS].copy_from_slice(&offset_and_flags(header_len, seg.flags).to_be_bytes());
     out[field::WINDOW].copy_from_slice(&seg.window.to_be_bytes());
     out[field::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }
@@ -272,8 +325,8 @@ pub(crate) fn emit_seq(seq: SeqNumber, checksum: u16, out: &mut [u8; HEADER_LEN]
 }
 
 #[inline]
-fn data_offset(header_len: usize) -> u8 {
-    u8::try_from(header_len / 4).unwrap_or(15) << 4
+fn offset_and_flags(header_len: usize, flags: Flags) -> u16 {
+    u16::from(u8::try_from(header_len / 4).unwrap_or(15)) << 12 | flags.0
 }
 
 /// Returns the sum of the header from the sequence number on, as [`emit_fixed`] and
@@ -282,7 +335,7 @@ fn data_offset(header_len: usize) -> u8 {
 #[inline]
 pub(crate) fn sum_behind_ports(seg: &TxSegment, sack: &SackBlocks, header_len: usize) -> Sum {
     let mut total = u64::from(seg.seq.0) + u64::from(seg.ack.0) + u64::from(seg.window);
-    total += u64::from(u16::from_be_bytes([data_offset(header_len), seg.flags.0]));
+    total += u64::from(offset_and_flags(header_len, seg.flags));
     let stamps = seg.timestamps.is_some();
     if header_len == HEADER_LEN + if stamps { TIMESTAMPS_LEN } else { 0 }
         && !seg.flags.has(Flags::SYN)

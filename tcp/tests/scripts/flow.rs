@@ -166,6 +166,9 @@ impl Flow {
         if let Some(urgent) = seg.urgent {
             bytes[18..20].copy_from_slice(&urgent.to_be_bytes());
         }
+        if seg.ae {
+            bytes[12] |= 1;
+        }
         if let Some(words) = faults.offset {
             bytes[12] = words << 4;
         }
@@ -232,6 +235,12 @@ impl Flow {
             options.extend(val.to_be_bytes());
             options.extend(ecr.to_be_bytes());
         }
+        if let Some((order, fields)) = &seg.counts {
+            let len = u8::try_from(2 + 3 * fields.len()).unwrap_or(u8::MAX);
+            options.extend([172 + 2 * order, len]);
+            options.extend(fields.iter().flat_map(|f| f.to_be_bytes()[1..].to_vec()));
+            options.resize(options.len().next_multiple_of(4), 1);
+        }
         if !seg.sack.is_empty() {
             let len = u8::try_from(2 + 8 * seg.sack.len()).unwrap_or(u8::MAX);
             options.extend([1, 1, 5, len]);
@@ -289,7 +298,7 @@ impl Flow {
             self.ours = Some(tcp.seq);
         }
         let (ours, peers) = (self.ours.unwrap_or(0), self.peers);
-        let known = |kind: &u8| [0, 1, 2, 3, 4, 5, 8].contains(kind);
+        let known = |kind: &u8| [0, 1, 2, 3, 4, 5, 8, 172, 174].contains(kind);
         if let Some(kind) = kinds(&tcp.options).iter().find(|kind| !known(kind)) {
             return Err(format!("an option of kind {kind}"));
         }
@@ -340,6 +349,7 @@ impl Flow {
                 None => Stamps::Without,
             },
             sack: sack.collect(),
+            counts: (0..2).find_map(|n| Some((n, fields(tcp.option(172 + 2 * n)?)))),
             ecn: header.class & 3,
             port: Some(tcp.dest),
             ..Seg::default()
@@ -377,10 +387,18 @@ impl Flow {
             ("timestamps", stamps),
             ("sack", want.sack == got.sack),
             ("codepoint", want.ecn == got.ecn),
+            ("AE", want.ae == got.ae),
+            ("AccECN option", want.counts == got.counts),
             ("port", got.port == Some(port)),
         ];
         same.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
     }
+}
+
+/// Returns the fields of an AccECN option.
+fn fields(option: &[u8]) -> Vec<u32> {
+    let field = |f: &[u8]| u32::from_be_bytes([0, f[0], f[1], f[2]]);
+    option.chunks_exact(3).map(field).collect()
 }
 
 /// Returns the kinds of the options.
@@ -398,6 +416,9 @@ impl fmt::Display for Seg {
     /// Writes the segment as a script would.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut words = String::new();
+        if self.ae {
+            words.push_str("AE ");
+        }
         for (name, bit) in FLAGS {
             if self.flags & bit != 0 {
                 words.push_str(name);
@@ -431,6 +452,10 @@ impl fmt::Display for Seg {
         }
         for (i, (from, to)) in self.sack.iter().enumerate() {
             write!(words, "{}{from}:{to}", if i == 0 { " sack " } else { "," })?;
+        }
+        if let Some((order, fields)) = &self.counts {
+            let fields: Vec<_> = fields.iter().map(u32::to_string).collect();
+            write!(words, " accecn{order} {}", fields.join(","))?;
         }
         if self.flags & URG != 0 {
             words.push_str(" urg");

@@ -77,6 +77,8 @@ pub struct Peer {
     pub sack: bool,
     pub ts: bool,
     pub ecn: bool,
+    /// Asks for accurate ECN, or agrees to it.
+    pub accurate: bool,
     pub rtt: Duration,
 }
 
@@ -146,6 +148,10 @@ pub struct Seg {
     pub urgent: Option<u16>,
     /// The ECN codepoint of IP.
     pub ecn: u8,
+    /// The control bit AE, which lies in another byte than the others.
+    pub ae: bool,
+    /// An AccECN option: its order, and its fields.
+    pub counts: Option<(u8, Vec<u32>)>,
     /// The peer's port, if not that of the current connection.
     pub port: Option<u16>,
     /// The connection begins anew, so far beyond the old initial sequence number.
@@ -264,6 +270,7 @@ fn begin(words: &mut Words<'_>) -> Result<Step, String> {
         sack: true,
         ts: false,
         ecn: false,
+        accurate: false,
         rtt: Duration::from_millis(1),
     };
     while let Some(word) = words.next() {
@@ -275,6 +282,7 @@ fn begin(words: &mut Words<'_>) -> Result<Step, String> {
             "nosack" => peer.sack = false,
             "ts" => peer.ts = true,
             "ecn" => peer.ecn = true,
+            "accurate" => peer.accurate = true,
             other => return Err(format!("unexpected `{other}`")),
         }
     }
@@ -324,6 +332,8 @@ fn icmp(words: &mut Words<'_>) -> Result<Icmp, String> {
 fn segment(words: &mut Words<'_>) -> Result<Seg, String> {
     let mut seg = Seg::default();
     let mut named = words.next_if_eq(&"-").is_some();
+    seg.ae = words.next_if_eq(&"AE").is_some();
+    named |= seg.ae;
     while let Some(bit) =
         words.peek().and_then(|w| FLAGS.iter().find(|(name, _)| name == w)).map(|(_, bit)| *bit)
     {
@@ -376,6 +386,12 @@ fn segment(words: &mut Words<'_>) -> Result<Seg, String> {
                 };
             }
             "nots" => seg.stamps = Stamps::Without,
+            "accecn0" | "accecn1" => {
+                let fields = next(words)?;
+                let fields = fields.split(',').filter(|f| *f != "-").map(number);
+                let order = u8::from(word == "accecn1");
+                seg.counts = Some((order, fields.collect::<Result<_, _>>()?));
+            }
             "urg" => seg.urgent = Some(number(next(words)?)?),
             "port" => seg.port = Some(number(next(words)?)?),
             "new" => seg.new = Some(number(next(words)?)?),

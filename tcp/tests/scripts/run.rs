@@ -351,8 +351,8 @@ impl Run {
         }
         let flow = self.flow(tcp.dest);
         self.flows[flow].0.check_label(&ip)?;
-        let seg = Box::new(self.flows[flow].0.read(&ip, &tcp)?);
-        Ok(Seen::Tcp(seg))
+        let seg = self.flows[flow].0.read(&ip, &tcp)?;
+        Ok(Seen::Tcp(Box::new(Seg { ae: body[12] & 1 == 1, ..seg })))
     }
 
     fn output(&mut self, packet: &Packet) -> Result<(), String> {
@@ -417,12 +417,15 @@ impl Run {
             stamps: if peer.ts { Stamps::With(None, None) } else { Stamps::Without },
             ..Seg::default()
         };
-        let bits = if peer.ecn { ECE | CWR } else { 0 };
-        let last = Seg { flags: ACK, seq: 1, ack: Some(1), win: Some(peer.win), ..Seg::default() };
+        let bits = if peer.ecn || peer.accurate { ECE | CWR } else { 0 };
+        // With accurate ECN the bits say that SYN and SYN-ACK came without ECT, and nothing is marked.
+        let came = if peer.accurate { CWR } else { 0 };
+        let last =
+            Seg { flags: ACK | came, seq: 1, ack: Some(1), win: Some(peer.win), ..Seg::default() };
         let tcp = |seg: Seg| Packet::Tcp(Box::new(seg));
         let event = if accepted {
             self.listen()?;
-            self.input(&tcp(offer(SYN | bits, None)))?;
+            self.input(&tcp(Seg { ae: peer.accurate, ..offer(SYN | bits, None) }))?;
             self.skip_syn()?;
             self.host.pass(self.host.now + peer.rtt)?;
             self.input(&tcp(last))?;
@@ -431,9 +434,10 @@ impl Run {
             self.connect()?;
             self.skip_syn()?;
             self.host.pass(self.host.now + peer.rtt)?;
-            let ecn = if peer.ecn { ECE } else { 0 };
+            let ecn = if peer.ecn { ECE } else { came };
             self.input(&tcp(offer(SYN | ACK | ecn, Some(1))))?;
-            let ack = Seg { flags: ACK, seq: 1, ack: Some(1), ..Seg::default() };
+            let counts = peer.accurate.then(|| (0, vec![1, 0, 1]));
+            let ack = Seg { flags: ACK | came, seq: 1, ack: Some(1), counts, ..Seg::default() };
             self.output_one(&ack)?;
             if peer.win > 65_535 {
                 return Err("a SYN has no window above 65,535 bytes".to_owned());

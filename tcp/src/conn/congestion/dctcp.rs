@@ -30,21 +30,19 @@ impl Dctcp {
         Dctcp { alpha: ONE, acked: 0, marked: 0, window_end: una }
     }
 
-    /// Takes an acknowledgment of `acked` bytes, up to `una`, while all bytes before `max` are sent;
-    /// `echo` is true if the acknowledgment reports marks. Returns the new window instead of `cwnd`
+    /// Takes an acknowledgment of `acked` bytes, up to `una`, while all bytes before `max` are sent. The
+    /// acknowledgment reports that `marked` of them were marked. Returns the new window instead of `cwnd`
     /// at the end of a window of data in which bytes were marked (section 3.3).
     pub(super) fn on_ack(
         &mut self,
         una: StreamPos,
         max: StreamPos,
         acked: u64,
-        echo: bool,
+        marked: u64,
         cwnd: u32,
     ) -> Option<u32> {
         self.acked += acked;
-        if echo {
-            self.marked += acked;
-        }
+        self.marked += marked;
         if una <= self.window_end {
             return None;
         }
@@ -74,10 +72,28 @@ mod tests {
                 let una = d.window_end + 1000 * n;
                 if n == 10 {
                     // The first byte beyond the window ends it.
-                    assert_eq!(d.on_ack(d.window_end, end, 1000, n <= marked, 100_000), None);
-                    reduced.extend(d.on_ack(una, end, 0, n <= marked, 100_000));
+                    assert_eq!(
+                        d.on_ack(
+                            d.window_end,
+                            end,
+                            1000,
+                            if n <= marked { 1000 } else { 0 },
+                            100_000
+                        ),
+                        None
+                    );
+                    reduced.extend(d.on_ack(una, end, 0, 0, 100_000));
                 } else {
-                    assert_eq!(d.on_ack(d.window_end, end, 1000, n <= marked, 100_000), None);
+                    assert_eq!(
+                        d.on_ack(
+                            d.window_end,
+                            end,
+                            1000,
+                            if n <= marked { 1000 } else { 0 },
+                            100_000
+                        ),
+                        None
+                    );
                 }
             }
         }
@@ -105,7 +121,8 @@ mod tests {
         let mut d = Dctcp::new(StreamPos::START);
         for n in 1..100u64 {
             let una = StreamPos(n << 33);
-            let next = d.on_ack(una, una, u64::from(u32::MAX) << 20, true, u32::MAX);
+            let all = u64::from(u32::MAX) << 20;
+            let next = d.on_ack(una, una, all, all, u32::MAX);
             assert!(next.is_some_and(|w| w >= u32::MAX / 2), "{next:?}");
         }
     }

@@ -28,6 +28,8 @@ struct Flow {
     received: u64,
 }
 
+type Packet = (Segment, SackBlocks, Option<ByteCounts>);
+
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum To {
     Receiver,
@@ -39,7 +41,7 @@ struct Net {
     now: Instant,
     flows: Vec<Flow>,
     arrivals: BinaryHeap<Reverse<(Instant, u64, usize, To)>>,
-    packets: std::collections::HashMap<u64, (Segment, SackBlocks)>,
+    packets: std::collections::HashMap<u64, Packet>,
     order: u64,
     /// When the queue is empty.
     free: Instant,
@@ -72,10 +74,11 @@ impl Net {
             let syn = opening::arrived(&tx.poll_transmit(now, &q).unwrap());
             let at = now + path.rtt;
             let mut rx = Connection::accept(cfg, now + path.rtt / 2, IRS, 0, &syn);
-            let syn_ack = opening::arrived(&rx.poll_transmit(now + path.rtt / 2, &q).unwrap());
-            tx.handle_segment(at, &syn_ack);
-            let ack = opening::arrived(&tx.poll_transmit(at, &q).unwrap());
-            rx.handle_segment(at + path.rtt / 2, &ack);
+            let opened = |t: &TxSegment| (opening::arrived(t), t.counts);
+            let syn_ack = opened(&rx.poll_transmit(now + path.rtt / 2, &q).unwrap());
+            handle(&mut tx, at, &syn_ack.0, &SackBlocks::NONE, syn_ack.1);
+            let ack = opened(&tx.poll_transmit(at, &q).unwrap());
+            handle(&mut rx, at + path.rtt / 2, &ack.0, &SackBlocks::NONE, ack.1);
             n.flows.push(Flow { tx, rx, q, from: at, received: 0 });
         }
         n.now = now + path.rtt * 2;
@@ -112,26 +115,24 @@ impl Net {
                 let took = Duration::from_nanos(wire * 1_000_000_000 / path.rate);
                 self.free = self.free.max(now) + took;
                 let at = self.free + path.rtt / 2;
-                self.send(
-                    at,
-                    n,
-                    To::Receiver,
-                    Segment { ce, ..opening::arrived(&t) },
-                    SackBlocks::NONE,
-                );
+                let mut seg = opening::arrived(&t);
+                if ce {
+                    seg.ecn = Codepoint::CE;
+                }
+                self.send(at, n, To::Receiver, (seg, SackBlocks::NONE, t.counts));
             }
         }
         loop {
             let f = &mut self.flows[n];
             let Some(t) = f.rx.poll_transmit(now, &ByteQueue::default()) else { break };
             let sack = if t.sack > 0 { *f.rx.sack_blocks() } else { SackBlocks::NONE };
-            self.send(now + path.rtt / 2, n, To::Sender, opening::arrived(&t), sack);
+            self.send(now + path.rtt / 2, n, To::Sender, (opening::arrived(&t), sack, t.counts));
         }
     }
 
-    fn send(&mut self, at: Instant, n: usize, to: To, seg: Segment, sack: SackBlocks) {
+    fn send(&mut self, at: Instant, n: usize, to: To, packet: Packet) {
         self.order += 1;
-        self.packets.insert(self.order, (seg, sack));
+        self.packets.insert(self.order, packet);
         self.arrivals.push(Reverse((at, self.order, n, to)));
     }
 
@@ -169,19 +170,15 @@ impl Net {
 
     fn arrive(&mut self, order: u64, n: usize, to: &To) {
         let now = self.now;
-        let (seg, sack) = self.packets.remove(&order).unwrap();
+        let (seg, sack, counts) = self.packets.remove(&order).unwrap();
         let f = &mut self.flows[n];
         if *to == To::Receiver {
-            if let Some(p) = f.rx.handle_segment(now, &seg).payload {
+            if let Some(p) = handle(&mut f.rx, now, &seg, &sack, counts).payload {
                 f.rx.accept_payload(now, p.pos, p.len);
                 f.received += u64::from(p.len);
             }
         } else {
-            let out = if sack.is_empty() {
-                f.tx.handle_segment(now, &seg)
-            } else {
-                f.tx.handle_selective(now, &seg, &sack)
-            };
+            let out = handle(&mut f.tx, now, &seg, &sack, counts);
             if let Some(upto) = out.acked {
                 f.q.release(upto);
             }
@@ -234,16 +231,18 @@ fn test_two_flows_of_cubic_share_a_bottleneck_equally() {
 /// RFC 3168: with marks the same flows lose nothing at all once they know the path.
 #[test]
 fn test_two_flows_of_cubic_with_ecn_lose_nothing_where_the_queue_marks() {
-    let path = Path { mark_above: 100_000, ..WIDE };
-    let mut n = Net::new(path, &[with(Congestion::Cubic, Ecn::Request); 2]);
-    n.flows[1].from = n.now + Duration::from_secs(5);
-    n.run(Duration::from_secs(60));
-    let (dropped, time) = (n.dropped, Duration::from_secs(60));
-    let shares = n.goodput(time);
-    assert_eq!(n.dropped, dropped, "a packet was lost");
-    assert!(n.marked > 0 && n.flows[0].tx.counters().ecn_reductions > 0);
-    assert!(jain(&shares) >= 0.95, "{shares:?}");
-    assert!(n.used(&shares, time) > 0.9, "{shares:?}");
+    for ecn in [Ecn::Request, Ecn::Accurate] {
+        let path = Path { mark_above: 100_000, ..WIDE };
+        let mut n = Net::new(path, &[with(Congestion::Cubic, ecn); 2]);
+        n.flows[1].from = n.now + Duration::from_secs(5);
+        n.run(Duration::from_secs(60));
+        let (dropped, time) = (n.dropped, Duration::from_secs(60));
+        let shares = n.goodput(time);
+        assert_eq!(n.dropped, dropped, "{ecn:?}: a packet was lost");
+        assert!(n.marked > 0 && n.flows[0].tx.counters().ecn_reductions > 0);
+        assert!(jain(&shares) >= 0.95, "{ecn:?}: {shares:?}");
+        assert!(n.used(&shares, time) > 0.9, "{ecn:?}: {shares:?}");
+    }
 }
 
 /// HyStart++ (RFC 9406): the first slow start grows more slowly once the queue does.
@@ -300,18 +299,20 @@ fn test_dctcp_keeps_queue_near_its_mark() {
         limit: 1_000_000,
         mark_above: 60_000,
     };
-    let queue = |congestion| {
-        let mut n = Net::new(path, &[with(congestion, Ecn::Request); 2]);
+    let queue = |congestion, ecn| {
+        let mut n = Net::new(path, &[with(congestion, ecn); 2]);
         n.run(MS * 100);
         let time = MS * 200;
         let shares = n.goodput(time);
         let mean = n.found.0 / n.found.1.max(1);
         (mean, n.longest, n.used(&shares, time), jain(&shares), n.dropped)
     };
-    let (mean, longest, used, fair, dropped) = queue(Congestion::Dctcp);
-    assert!(mean < 90_000 && longest < 200_000, "{mean} {longest}");
-    assert!(used > 0.9 && fair >= 0.95, "{used} {fair}");
-    assert_eq!(dropped, 0);
+    for ecn in [Ecn::Request, Ecn::Accurate] {
+        let (mean, longest, used, fair, dropped) = queue(Congestion::Dctcp, ecn);
+        assert!(mean < 90_000 && longest < 200_000, "{ecn:?}: {mean} {longest}");
+        assert!(used > 0.9 && fair >= 0.95, "{ecn:?}: {used} {fair}");
+        assert_eq!(dropped, 0);
+    }
 }
 
 /// The end of slow start drops every other segment of a window, hundreds of gaps. In a path that

@@ -33,7 +33,8 @@ impl Bench {
     /// Receives a segment of `len` bytes with these flags, as `ce` or not.
     fn marked(&mut self, seq: i32, len: u32, flags: Flags, ce: bool) {
         let ack = i32::try_from(self.c.snd_una().0).unwrap();
-        let s = Segment { len, ce, ..self.seg(seq, ack).with(ACK.with(flags)) };
+        let ecn = if ce { Codepoint::CE } else { Codepoint::NOT_ECT };
+        let s = Segment { len, ecn, ..self.seg(seq, ack).with(ACK.with(flags)) };
         if let Some(p) = self.recv(&s).payload {
             self.c.accept_payload(self.now, p.pos, p.len);
         }
@@ -82,9 +83,15 @@ fn test_passive_open_uses_ecn_if_syn_asks() {
             let now = Instant::from_millis(1_000_000);
             let syn = raw(IRS, SeqNumber(0), SYN.with(bits));
             let mut b = Bench::new(Connection::accept(&with_ecn(ecn), now, ISS, 0, &syn), now);
-            let agrees = ecn != Ecn::Off && bits == BOTH;
-            assert_eq!(b.sent(), [if agrees { "S.E -1 ack 0" } else { "S. -1 ack 0" }]);
-            b.ack(0);
+            let agrees = ecn != Ecn::Off && bits != NONE;
+            // A single bit of the two asks for accurate ECN by now (RFC 9768 section 3.1.3).
+            let answer = match bits {
+                BOTH => "S.E -1 ack 0",
+                _ => "S.W -1 ack 0 counts0 1,0,1",
+            };
+            assert_eq!(b.sent(), [if agrees { answer } else { "S. -1 ack 0" }]);
+            let accurate = if bits == BOTH { NONE } else { CWR };
+            b.recv(&b.seg(0, 0).with(ACK.with(accurate)));
             assert_eq!(b.uses_ecn(), agrees, "{ecn:?} {bits:?}");
         }
     }

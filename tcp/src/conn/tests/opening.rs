@@ -88,7 +88,7 @@ pub(super) fn arrived(t: &TxSegment) -> Segment {
         window_scale: t.window_scale,
         sack_permitted: t.sack_permitted,
         timestamps: t.timestamps,
-        ce: false,
+        ecn: if t.ect { Codepoint::ECT_0 } else { Codepoint::NOT_ECT },
     }
 }
 

@@ -17,6 +17,8 @@ pub(super) struct Link {
     pub(super) duplicate: f64,
     /// Chance that the link holds a frame back by up to twice the latency.
     pub(super) reorder: f64,
+    /// How many of a thousand frames that are capable of ECN the link marks.
+    pub(super) marks: u64,
     /// How long a receiver lets segments gather, 64 at most, before it handles them and answers: it
     /// acknowledges once for each such burst.
     pub(super) gather: Duration,
@@ -31,6 +33,7 @@ impl Default for Link {
             loss: 0.0,
             duplicate: 0.0,
             reorder: 0.0,
+            marks: 0,
             gather: Duration::ZERO,
         }
     }
@@ -71,6 +74,7 @@ pub(super) struct End {
 struct Flight {
     seg: Segment,
     sack: SackBlocks,
+    counts: Option<ByteCounts>,
     bytes: Vec<u8>,
 }
 
@@ -84,6 +88,8 @@ pub(super) struct Pair {
     order: u64,
     random: Random,
     pub(super) frames: u64,
+    /// Frames that the link has marked, by the side that sent them.
+    pub(super) marked: [u64; 2],
     pub(super) seed: u64,
 }
 
@@ -122,6 +128,7 @@ impl Pair {
             order: 0,
             random,
             frames: 0,
+            marked: [0; 2],
             seed,
         };
         p.pump(0);
@@ -194,6 +201,12 @@ impl Pair {
                 continue;
             }
             end.free = start + Duration::from_nanos(took);
+            let mut seg = opening::arrived(&tx);
+            if tx.ect && self.frames.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 0x3ff < link.marks
+            {
+                seg.ecn = Codepoint::CE;
+                self.marked[side] += 1;
+            }
             let copies = 1 + u64::from(self.random.chance(link.duplicate));
             for _ in 0..copies {
                 let mut at = end.free + link.latency;
@@ -202,7 +215,7 @@ impl Pair {
                     at = at + Duration::from_nanos(self.random.below(most));
                 }
                 self.order += 1;
-                let f = Flight { seg: opening::arrived(&tx), sack, bytes: bytes.clone() };
+                let f = Flight { seg, sack, counts: tx.counts, bytes: bytes.clone() };
                 self.flights.insert(self.order, f);
                 self.arrivals.push(Reverse((at, self.order, 1 - side)));
             }
@@ -269,11 +282,7 @@ impl Pair {
             f.sack.as_slice().iter().filter(|b| b.start.after(una)).for_each(|&b| sack.push(b));
             seg.ack = una;
         }
-        let out = if sack.is_empty() {
-            end.c.handle_segment(now, &seg)
-        } else {
-            end.c.handle_selective(now, &seg, &sack)
-        };
+        let out = handle(&mut end.c, now, &seg, &sack, f.counts);
         if let Some(upto) = out.acked {
             assert!(upto <= end.c.snd_max(), "seed {seed}");
             end.q.release(upto);

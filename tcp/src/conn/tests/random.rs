@@ -25,14 +25,14 @@ fn near(base: SeqNumber) -> impl Strategy<Value = SeqNumber> {
     ]
 }
 
-fn segment() -> impl Strategy<Value = (Segment, SackBlocks)> {
+pub(super) fn segment() -> impl Strategy<Value = (Segment, SackBlocks)> {
     let flags = prop_oneof![
         8 => Just(Flags::ACK),
         2 => Just(FIN),
         1 => Just(SYN),
         1 => Just(SYN_ACK),
         1 => Just(RST),
-        2 => any::<u8>().prop_map(Flags),
+        2 => any::<u8>().prop_map(|bits| Flags(bits.into())),
     ];
     let len = prop_oneof![4 => Just(0u32), 4 => 1u32..2000, 1 => any::<u32>()];
     let window = prop_oneof![Just(0u16), 0u16..1500, any::<u16>()];
@@ -69,7 +69,7 @@ fn segment() -> impl Strategy<Value = (Segment, SackBlocks)> {
                 window_scale,
                 sack_permitted,
                 timestamps,
-                ce: false,
+                ecn: Codepoint::NOT_ECT,
             };
             (seg, sack)
         },

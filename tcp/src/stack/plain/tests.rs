@@ -42,7 +42,7 @@ fn field_by_field(f: &[u8]) -> Option<Found> {
     let pseudo = ipv4::pseudo_header(ip.src, ip.dst, u16::try_from(len).unwrap());
     let right =
         ip.checksum_valid(&f[IP..]) && pseudo.plus(Sum::of(&f[TCP4..TCP4 + len])).is_valid();
-    let segment = Segment { ce: ip.traffic_class & 3 == 3, ..t.segment };
+    let segment = Segment { ecn: Codepoint::of(ip.traffic_class), ..t.segment };
     shape.then(|| (FlowKey::v4(ip.dst, t.dst_port, ip.src, t.src_port), segment, right))
 }
 
@@ -58,7 +58,7 @@ fn field_by_field6(f: &[u8]) -> Option<Found> {
     let pseudo = ipv6::pseudo_header(ipv6::TCP, ip.src, ip.dst, u32::try_from(len).unwrap());
     let right = pseudo.plus(Sum::of(&f[TCP6..TCP6 + len])).is_valid();
     let flow = FlowKey::new((ip.dst.into(), t.dst_port), (ip.src.into(), t.src_port)).unwrap();
-    shape.then_some((flow, Segment { ce: ip.traffic_class & 3 == 3, ..t.segment }, right))
+    shape.then_some((flow, Segment { ecn: Codepoint::of(ip.traffic_class), ..t.segment }, right))
 }
 
 fn quick<'a, P: Shape<'a>>(f: &'a [u8], segment: impl Fn(&P) -> Segment) -> Option<Found> {

@@ -229,7 +229,11 @@ fn test_syn_ack_of_the_stack_is_that_of_the_connection() {
                 let iss = crate::SeqNumber(1234);
                 let mut conn = crate::Connection::accept(&cfg, ms(7), iss, 50, &syn);
                 let theirs = conn.poll_transmit(ms(7), &ByteQueue::default()).unwrap();
-                assert_eq!(crate::conn::syn_ack(&cfg, &syn, iss, 57), theirs, "{cfg:?} {syn:?}");
+                assert_eq!(
+                    crate::conn::syn_ack(&cfg, &syn, iss, 57, crate::conn::SynAcks::default()),
+                    theirs,
+                    "{cfg:?} {syn:?}"
+                );
             }
         }
     }

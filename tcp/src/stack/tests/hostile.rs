@@ -159,7 +159,7 @@ proptest! {
         let mut now = ms(2);
         for (seq, ack, flags, window, len) in segs {
             let near = |base: u32, d: i64| base.wrapping_add(u32::try_from(d.rem_euclid(1 << 32)).unwrap());
-            let seg = TxSegment { window, ..segment(near(mine, seq), near(next, ack), Flags(flags)) };
+            let seg = TxSegment { window, ..segment(near(mine, seq), near(next, ack), Flags(flags.into())) };
             let f = tcp_frame((A, 1000), (B, PORT), &seg, &pattern(len, 2));
             if let FrameOutcome::Conn { conn, acked, payload } = b.handle_frame(now, &f[..]) {
                 if let Some(upto) = acked {

@@ -51,13 +51,14 @@ fn any_tx() -> impl Strategy<Value = (TxSegment, SackBlocks)> {
         let seg = TxSegment {
             seq: SeqNumber(seq),
             ack: SeqNumber(ack),
-            flags: Flags(flags),
+            flags: Flags(flags.into()),
             window,
             mss: mss.filter(|_| syn),
             window_scale: window_scale.filter(|_| syn),
             sack_permitted: permitted && syn,
             timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
             sack: sack.count(),
+            counts: None,
             pos: StreamPos::START,
             len: 0,
             retransmit: false,
@@ -81,7 +82,7 @@ proptest! {
             seq: seg.seq, ack: seg.ack, flags: seg.flags, window: seg.window,
             len: u32::try_from(payload.len()).unwrap(),
             mss: seg.mss, window_scale: seg.window_scale, sack_permitted: seg.sack_permitted,
-            timestamps: seg.timestamps, ce: false,
+            timestamps: seg.timestamps, ecn: Codepoint::NOT_ECT,
         });
         prop_assert_eq!(h.has_sack, !sack.is_empty());
         prop_assert_eq!(sack_blocks(&b), sack);
@@ -159,8 +160,8 @@ fn with_options(flags: Flags, options: &[u8]) -> Vec<u8> {
     let mut b = vec![0; HEADER_LEN];
     b.extend(options);
     b.resize(HEADER_LEN + options.len().next_multiple_of(4), 0);
-    b[12] = u8::try_from(b.len() / 4).unwrap() << 4;
-    b[13] = flags.0;
+    let words = u16::try_from(b.len() / 4).unwrap();
+    b[12..14].copy_from_slice(&(words << 12 | flags.0).to_be_bytes());
     b
 }
 
@@ -203,6 +204,57 @@ fn test_tcp_sack_option_bytes_match_reference() {
         options(&ack),
         [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 0, 5, 1, 2, 3, 4]
     );
+}
+
+/// RFC 9768 section 3.2.3, figure 4 and table 5.
+#[test]
+fn test_accecn_option_bytes_match_reference() {
+    let ts = Some(Timestamps { val: 1, ecr: 2 });
+    let option = |reversed, len| {
+        let fields = [0x01_0203, 0x04_0506, 0x07_0809];
+        let counts = Some(ByteCounts { reversed, fields, len });
+        let seg = TxSegment { flags: Flags::ACK, timestamps: ts, counts, ..TxSegment::default() };
+        let b = build(1, 2, &seg, &SackBlocks::NONE, b"");
+        assert_eq!(TcpHeader::parse(&b, b.len()).unwrap().counts.map(|c| c.len), Some(len));
+        assert_eq!(b[..HEADER_LEN + 12].len() + options_len(&seg) - 12, b.len());
+        b[HEADER_LEN + 12..].to_vec()
+    };
+    assert_eq!(option(false, 3), [1, 172, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(option(true, 3), [1, 174, 11, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(option(false, 2), [172, 8, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(option(true, 1), [1, 1, 1, 174, 5, 1, 2, 3]);
+    assert_eq!(option(false, 0), [1, 1, 172, 2]);
+}
+
+#[test]
+fn test_accecn_option_of_any_length_has_its_whole_fields() {
+    for len in 2..=40u8 {
+        let mut option = vec![174, len];
+        option.extend(1..=len - 2);
+        let b = with_options(Flags::ACK, &option);
+        let counts = TcpHeader::parse(&b, b.len()).unwrap().counts.unwrap();
+        assert_eq!((counts.reversed, counts.len), (true, ((len - 2) / 3).min(3)), "{len}");
+        assert_eq!(counts.ect_1(), (len >= 5).then_some(0x01_0203));
+        assert_eq!(counts.ce(), (len >= 8).then_some(0x04_0506));
+        assert_eq!(counts.ect_0(), (len >= 11).then_some(0x07_0809));
+    }
+}
+
+#[test]
+fn test_accecn_option_on_a_syn_is_ignored() {
+    for (flags, counts) in [(Flags::SYN, false), (Flags::SYN.with(Flags::ACK), true)] {
+        let b = with_options(flags, &[172, 5, 0, 0, 1]);
+        assert_eq!(TcpHeader::parse(&b, b.len()).unwrap().counts.is_some(), counts);
+    }
+}
+
+/// All nine control bits lie where the header has them, and the reserved bits do not count.
+#[test]
+fn test_control_bits_of_both_bytes() {
+    let mut b = with_options(Flags(0x155), &[]);
+    assert_eq!(b[12..14], [0x51, 0x55]);
+    b[12] |= 0x0e;
+    assert_eq!(TcpHeader::parse(&b, b.len()).unwrap().segment.flags, Flags(0x155));
 }
 
 #[test]
