@@ -194,7 +194,7 @@ pub(crate) struct TcpArgs {
     /// The algorithm that sizes the congestion window: cubic, newreno or dctcp
     #[arg(long, value_name = "NAME", default_value = "cubic", value_parser = congestion)]
     congestion: Congestion,
-    /// Explicit Congestion Notification: off, accept or request
+    /// Explicit Congestion Notification: off, accept, request or accurate (asks for AccECN)
     #[arg(long, value_name = "WHEN", default_value = "accept", value_parser = ecn)]
     ecn: Ecn,
     /// KiB that a peer may send ahead; without this option the window is 1024 KiB and grows with the
