@@ -141,7 +141,7 @@ impl Connection {
     /// Returns true if `first` may begin a train although it has bits of ECN: with accurate ECN these
     /// count marks, and each segment of a train has the same count. A port that cuts trains may treat
     /// CWR as RFC 3168 means it, and clear it in all segments but the first.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn counts_in_train(&self, first: &TxSegment, train: Train) -> bool {
         let others = Flags(first.flags.0 & !Flags::ACE.0);
         self.hot.ecn.is_accurate()
