@@ -51,6 +51,8 @@ pub(crate) enum Case {
     },
     /// Writes of 64 KiB with CRC, and markers both ways, at an MTU of 1500.
     Markers,
+    /// Writes of 64 KiB with CRC at an MTU of 1500, between ends that count marks; there are none.
+    Accurate,
     /// Messages of 64 KiB with CRC, four outstanding, at an MTU of 1500, over a port that cuts
     /// frames into segments, and brings them together.
     Train(Op),
@@ -134,7 +136,8 @@ impl Case {
         all.push(Case::Many { tenants: false, of: Unit::Lines });
         let hostile = |is_ipv6| Hostile::ALL.map(|kind| Case::Hostile { kind, is_ipv6 });
         all.extend([false, true].into_iter().flat_map(hostile));
-        all.extend([Case::Markers, Case::Ack, Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
+        all.extend([Case::Markers, Case::Accurate, Case::Ack]);
+        all.extend([Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
         all
     }
 
@@ -156,6 +159,11 @@ impl Case {
             Case::Markers => {
                 let shape =
                     Shape { size: LONG, depth: LONG_DEPTH, markers: true, ..Shape::default() };
+                stream(eal, shape, Op::Write, 256, 256)
+            }
+            Case::Accurate => {
+                let shape =
+                    Shape { size: LONG, depth: LONG_DEPTH, accurate: true, ..Shape::default() };
                 stream(eal, shape, Op::Write, 256, 256)
             }
             Case::Train(op) => {
@@ -294,6 +302,7 @@ impl fmt::Display for Case {
             Case::InsideStream(op) => write!(f, "{}-stream-inside", short(op)),
             Case::Frame(size) => write!(f, "write-{size}-frame"),
             Case::Markers => f.write_str("write-64k-mtu1500-crc-markers"),
+            Case::Accurate => f.write_str("write-64k-mtu1500-crc-accurate-ecn"),
             Case::Ack => f.write_str("ack"),
             Case::OutOfOrder => f.write_str("out-of-order"),
             Case::PlacedAhead => f.write_str("out-of-order-markers"),

@@ -16,7 +16,7 @@ use heddle_dataplane::{
 };
 use heddle_hub::{Hub, Policy, serve};
 use heddle_services::bench::Op;
-use heddle_tcp::{Cidr, ConnConfig};
+use heddle_tcp::{Cidr, ConnConfig, Ecn};
 use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, DeviceError, EventQueue,
@@ -59,6 +59,8 @@ pub(crate) struct Shape {
     pub(crate) conns: usize,
     /// True if each application is a tenant, with a share of its worker.
     pub(crate) tenants: bool,
+    /// True if both ends count marks (accurate ECN).
+    pub(crate) accurate: bool,
 }
 
 impl Default for Shape {
@@ -76,6 +78,7 @@ impl Default for Shape {
             uncut: false,
             conns: 1,
             tenants: false,
+            accurate: false,
         }
     }
 }
@@ -171,6 +174,7 @@ impl Harness {
             tcp: ConnConfig {
                 time_wait: TIME_WAIT,
                 delayed_ack: shape.ack_delay,
+                ecn: if shape.accurate { Ecn::Accurate } else { Ecn::default() },
                 ..ConnConfig::default()
             },
             ..EndpointConfig::with_seed(
