@@ -319,7 +319,7 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         let Some(e) = self.conns.get_mut(id.slot()) else { return Ok(()) };
         let seg = &arrival.tcp.segment;
-        let outcome = match arrival.tcp.counts {
+        let outcome = match arrival.counts {
             None => e.conn.handle_segment(now, seg),
             counts => e.conn.handle_counted(now, seg, None, counts),
         };

@@ -17,7 +17,7 @@ use super::slab::Owner;
 use crate::wire::vlan::TAG_LEN;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed};
 use crate::wire::{Tag, TcpHeader, Vid, ethernet, ipv4, ipv6, tcp};
-use crate::{Codepoint, Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
+use crate::{ByteCounts, Codepoint, Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
 use heddle_types::ConnId;
 
 /// The link layer's part of a received frame.
@@ -38,6 +38,7 @@ pub(super) struct Arrival {
     pub(super) flow: FlowKey,
     pub(super) hash: u64,
     pub(super) tcp: TcpHeader,
+    pub(super) counts: Option<ByteCounts>,
     /// Where the payload begins in the frame.
     pub(super) payload_at: usize,
 }
@@ -406,7 +407,8 @@ impl<S: SendQueue + Default> Stack<S> {
         let index = match self.find_or_hash(&flow) {
             Ok(index) => index,
             Err(hash) => {
-                let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, payload_at };
+                let counts = if tcp.has_counts { read_counts(frame, packet.at) } else { None };
+                let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, counts, payload_at };
                 return self.take_stranger(now, &arrival, None, out);
             }
         };
@@ -415,18 +417,18 @@ impl<S: SendQueue + Default> Stack<S> {
         let Some(e) = self.conns.get_mut(index) else { return Ok(()) };
         if seg.flags.has(Flags::SYN) && e.conn.may_be_replaced_by(seg) {
             let hash = flow.hash(&self.ids.flow);
-            self.replace(now, index, &Arrival { ethernet, src, dst, flow, hash, tcp, payload_at });
+            let counts = None;
+            let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, counts, payload_at };
+            self.replace(now, index, &arrival);
             return Ok(());
         }
-        let outcome = if tcp.has_sack {
+        let outcome = if tcp.has_counts {
             let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
-            let sack = read_sack(head);
-            match &tcp.counts {
-                None => e.conn.handle_selective(now, seg, &sack),
-                counts => e.conn.handle_counted(now, seg, Some(&sack), *counts),
-            }
-        } else if tcp.counts.is_some() {
-            e.conn.handle_counted(now, seg, None, tcp.counts)
+            let sack = tcp.has_sack.then(|| read_sack(head));
+            e.conn.handle_counted(now, seg, sack.as_ref(), tcp::byte_counts(head))
+        } else if tcp.has_sack {
+            let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
+            e.conn.handle_selective(now, seg, &read_sack(head))
         } else {
             e.conn.handle_segment(now, seg)
         };
@@ -492,6 +494,13 @@ fn tcp_fault(e: Malformed) -> DropReason {
         Malformed::Options => DropReason::RxBadTcpOptions,
         Malformed::Truncated | Malformed::Header => DropReason::RxBadTcpHeader,
     }
+}
+
+/// Reads the AccECN option of a segment of a frame.
+#[cold]
+#[inline(never)]
+fn read_counts<F: RxFrame>(frame: &F, at: usize) -> Option<ByteCounts> {
+    tcp::byte_counts(frame.chunk_at(0).get(at..)?)
 }
 
 /// Reads the SACK option of a segment. Kept out of line: few segments have the option, and the

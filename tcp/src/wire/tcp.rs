@@ -58,8 +58,8 @@ pub struct TcpHeader {
     pub segment: Segment,
     /// True if there is a SACK option: [`sack_blocks`] reads it.
     pub has_sack: bool,
-    /// The AccECN option.
-    pub counts: Option<ByteCounts>,
+    /// True if there is an AccECN option: [`byte_counts`] reads it.
+    pub has_counts: bool,
 }
 
 impl TcpHeader {
@@ -111,7 +111,7 @@ impl TcpHeader {
                 timestamps: options.timestamps,
             },
             has_sack: options.has_sack,
-            counts: options.counts,
+            has_counts: options.has_counts,
         })
     }
 }
@@ -124,14 +124,13 @@ struct Options {
     sack_permitted: bool,
     timestamps: Option<Timestamps>,
     has_sack: bool,
-    counts: Option<ByteCounts>,
+    has_counts: bool,
 }
 
 #[inline(never)]
 fn parse_options(mut options: &[u8], flags: Flags) -> Result<Options, Malformed> {
     let mut found = Options::default();
     let syn = flags.has(Flags::SYN);
-    let counts = !syn || flags.has(Flags::ACK);
     loop {
         let len = match options {
             [] | [kind::END, ..] => return Ok(found),
@@ -148,8 +147,8 @@ fn parse_options(mut options: &[u8], flags: Flags) -> Result<Options, Malformed>
             [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
                 found.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
             }
-            [kind @ (kind::ACCECN_0 | kind::ACCECN_1), _, ref fields @ ..] if counts => {
-                found.counts = Some(byte_counts(kind, fields));
+            [kind::ACCECN_0 | kind::ACCECN_1, ..] => {
+                found.has_counts = !syn || flags.has(Flags::ACK);
             }
             _ => {}
         }
@@ -157,17 +156,35 @@ fn parse_options(mut options: &[u8], flags: Flags) -> Result<Options, Malformed>
     }
 }
 
-/// Reads an AccECN option. Bytes that make no whole field are padding (RFC 9768 section 3.2.3).
+/// Returns the AccECN option of the segment whose header `head` starts with. The caller has parsed this
+/// header with [`TcpHeader::parse`]. Bytes that make no whole field are padding (RFC 9768 section
+/// 3.2.3).
 #[cold]
-fn byte_counts(kind: u8, bytes: &[u8]) -> ByteCounts {
-    let mut counts = ByteCounts { reversed: kind == kind::ACCECN_1, ..ByteCounts::default() };
-    for (field, bytes) in counts.fields.iter_mut().zip(bytes.chunks_exact(ByteCounts::FIELD)) {
-        if let [a, b, c] = *bytes {
-            *field = u32::from_be_bytes([0, a, b, c]);
-            counts.len += 1;
+pub fn byte_counts(head: &[u8]) -> Option<ByteCounts> {
+    let len = head.get(field::DATA_OFFSET).map_or(0, |b| usize::from(b >> 4) * 4);
+    let mut options = head.get(HEADER_LEN..len)?;
+    loop {
+        let len = match options {
+            [] | [kind::END, ..] => return None,
+            [kind::NOP, ..] => 1,
+            [_, len, ..] => usize::from(*len).max(2),
+            _ => return None,
+        };
+        let (option, rest) = options.split_at_checked(len)?;
+        if let [kind @ (kind::ACCECN_0 | kind::ACCECN_1), _, ref bytes @ ..] = *option {
+            let reversed = kind == kind::ACCECN_1;
+            let mut counts = ByteCounts { reversed, ..ByteCounts::default() };
+            let fields = bytes.chunks_exact(ByteCounts::FIELD);
+            for (field, bytes) in counts.fields.iter_mut().zip(fields) {
+                if let [a, b, c] = *bytes {
+                    *field = u32::from_be_bytes([0, a, b, c]);
+                    counts.len += 1;
+                }
+            }
+            return Some(counts);
         }
+        options = rest;
     }
-    counts
 }
 
 /// Returns the SACK option of the segment whose header `head` starts with. The caller has parsed
