@@ -12,7 +12,8 @@
 //! and with them FPDUs that the RNIC places beyond gaps. The message that says ready to receive has
 //! each of its forms, or does not exist, and the first FPDU may be lost. An application grants
 //! receives to its peer by the dozen, more than a turn takes, by a Send of the same stream or
-//! beside it. Applications post receives late, and messages wait for them. Connections of every second
+//! beside it. Hosts speak IPv4 or IPv6, and switches mark packets of connections with ECN, under CUBIC
+//! and DCTCP. Applications post receives late, and messages wait for them. Connections of every second
 //! program have shares of tenants, with weights and rates that change. Owners of the RNICs are
 //! quick or slow and take much or little in a turn, by the worker's own rules. Some streams have
 //! operations that end them, or may end them: each of these has the Terminate, or the status of a
@@ -112,7 +113,8 @@ fn run_all(seeds: Range<u64>, program: impl Fn(u64) -> Program) -> Outcome {
 /// Outcomes that cannot happen between two RNICs, with looped frames, and if no FPDU is in a frame.
 const APART: [&str; 1] = ["handed over"];
 const LOOPED: [&str; 3] = ["handed over", "damaged", "placed ahead of a gap"];
-const HANDED: [&str; 4] = ["retransmits", "damaged", "snapshot stalls", "placed ahead of a gap"];
+const HANDED: [&str; 5] =
+    ["marked", "retransmits", "damaged", "snapshot stalls", "placed ahead of a gap"];
 
 /// Checks that the link and the applications did everything that they can do: a run without variety
 /// proves little.

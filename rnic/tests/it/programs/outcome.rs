@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// Events that must happen in many programs.
-const WANTED: [&str; 76] = [
+const WANTED: [&str; 77] = [
     "handed over",
     "Send",
     "Write",
@@ -33,6 +33,7 @@ const WANTED: [&str; 76] = [
     "lost",
     "retransmits",
     "corrupted",
+    "marked",
     "damaged",
     "snapshot stalls",
     "read stalls",

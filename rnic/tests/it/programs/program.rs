@@ -5,6 +5,7 @@ use std::time::Duration;
 use heddle_base::{Random, Seed};
 
 use heddle_engine::POST_TURN;
+use heddle_tcp::{Congestion, Ecn};
 use heddle_types::mpa::Rtr;
 
 use crate::sim::Pace;
@@ -24,6 +25,11 @@ pub struct Plan {
     pub mtu: u16,
     /// The most segments of a train that the ports cut; 1 if they cut none.
     pub cuts: u32,
+    /// Whether the hosts speak IPv6.
+    pub ipv6: bool,
+    /// How connections treat marks of switches, and how often the link marks a packet.
+    pub ecn: (Congestion, Ecn),
+    pub mark: f64,
     pub delay: Duration,
     pub loss: f64,
     pub reorder: f64,
@@ -202,10 +208,21 @@ impl Program {
         let crc = !r.chance(0.3);
         let often = |r: &mut Random, p: f64| if r.chance(0.5) { p } else { 0.0 };
         let any = 600 + r.below(8000) as u16;
+        // Every second program; a draw would change all the others.
+        let ipv6 = seed / 4 % 2 == 1;
+        let mtu = pick(r, &[576, 1280, 1500, 1500, any, 9000]);
         let plan = Plan {
-            mtu: pick(r, &[576, 1280, 1500, 1500, any, 9000]),
+            // A link of IPv6 carries at least 1,280 bytes (RFC 8200 section 5).
+            mtu: if ipv6 { mtu.max(1280) } else { mtu },
             // Every second program; a draw would change all the others.
             cuts: [1, 8, 1, 32][(seed % 4) as usize],
+            ipv6,
+            ecn: [
+                (Congestion::Cubic, Ecn::Accept),
+                (Congestion::Cubic, Ecn::Request),
+                (Congestion::Dctcp, Ecn::Accept),
+            ][(seed / 8 % 3) as usize],
+            mark: [0.0, 0.02, 0.3][(seed / 24 % 3) as usize],
             delay: pick(r, &[20_000, 20_000, 500_000, 5_000_000]).nanos(),
             loss: often(r, 0.05),
             reorder: often(r, 0.1),

@@ -77,10 +77,11 @@ pub fn run(program: &Program) -> Outcome {
 impl World {
     fn new(program: &Program) -> World {
         let plan = &program.plan;
-        let Plan { delay, mtu, cuts, .. } = *plan;
-        let link = LinkConfig { delay, mtu, cuts, ..LinkConfig::default() };
+        let Plan { delay, mtu, cuts, ipv6, .. } = *plan;
+        let link = LinkConfig { delay, mtu, cuts, ipv6, ..LinkConfig::default() };
         let change = |c: &mut RnicConfig| {
             c.max_snapshot_bytes = plan.snapshots;
+            (c.stack.conn.congestion, c.stack.conn.ecn) = plan.ecn;
             c.hand_over = plan.place == Place::Handed;
             c.rnr_wait = if plan.late { RNR_WAIT } else { Duration::ZERO };
         };
@@ -99,6 +100,7 @@ impl World {
             reorder: plan.reorder,
             duplicate: plan.duplicate,
             corrupt: plan.corrupt,
+            mark: plan.mark,
             damage: plan.damage,
             ..link
         };
@@ -351,6 +353,7 @@ impl World {
         self.outcome.count("waited for a receive", waits);
         self.outcome.count("waited for a rate", self.tenants.waits());
         self.outcome.count("lost", self.pair.lost);
+        self.outcome.count("marked", self.pair.marked);
         self.outcome.count("handed over", self.pair.rnic(0).counters().handed_fpdus);
         let rough =
             self.streams.iter().filter(|s| s.plan.rough).count() - self.pair.lose_first.len();

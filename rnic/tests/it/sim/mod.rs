@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use frames::{ETHERNET, has_port, is_arp, mark, mend_checksum, tcp_at, tcp_payload};
 use heddle_base::{Chunks, Fetch, Instant, Random, Seed};
 use heddle_engine::{Engine, POST_TURN, Retired, Step, Untaken, take_turn};
 use heddle_iwarp::{QpConfig, Role};
@@ -26,6 +27,7 @@ pub use port::VecSink;
 use rings::{NotTaken, Rings};
 use router::router_report;
 
+mod frames;
 pub mod memory;
 mod port;
 mod rings;
@@ -256,11 +258,15 @@ pub struct LinkConfig {
     pub duplicate: f64,
     /// How often one bit after the Ethernet header changes.
     pub corrupt: f64,
+    /// How often a switch marks a packet of a transport that takes part in ECN.
+    pub mark: f64,
     /// How often one bit of a TCP payload changes, and the checksum with it.
     pub damage: f64,
     pub mtu: u16,
     /// The most segments of a train that the ports cut; 1 if they cut none and compute nothing.
     pub cuts: u32,
+    /// Whether the hosts have addresses of IPv6, and no others.
+    pub ipv6: bool,
 }
 
 impl Default for LinkConfig {
@@ -272,9 +278,11 @@ impl Default for LinkConfig {
             reorder: 0.0,
             duplicate: 0.0,
             corrupt: 0.0,
+            mark: 0.0,
             damage: 0.0,
             mtu: 1500,
             cuts: 1,
+            ipv6: false,
         }
     }
 }
@@ -288,6 +296,10 @@ pub struct Pair {
     pub hosts: [Host; 2],
     pub link: LinkConfig,
     random: Random,
+    /// The random source of marks alone, so that a link without marks behaves as it always has.
+    marks: Random,
+    /// Packets that a switch has marked.
+    pub marked: u64,
     /// Frames on their way, by arrival.
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     wire_free: [Instant; 2],
@@ -350,7 +362,7 @@ impl Pair {
     ) -> Pair {
         let mems = [0, 1].map(|_| HostMemory::of(1, memory).remove(0));
         let mrs = [1, 2].map(|n| Arc::new(MrTable::new(&host_seed(seed, n), 64)));
-        let net = |n: u8| Addressing::new(vec![host_addr(n)], Vec::new()).unwrap();
+        let net = |n: u8| Addressing::new(vec![link.addr(n)], Vec::new()).unwrap();
         Pair::of(seed, link, (mems, mrs, [PD; 2]), net, change)
     }
 
@@ -364,7 +376,7 @@ impl Pair {
     ) -> Pair {
         let [a, b]: [HostMemory; 2] = HostMemory::of(2, memory).try_into().unwrap();
         let mrs = Arc::new(MrTable::new(&host_seed(seed, 1), 128));
-        let net = |n: u8| Addressing::inside([host_addr(n).addr()], false);
+        let net = |n: u8| Addressing::inside([link.addr(n).addr()], false);
         let pds = [PD, Pd(PD.0 + 1)];
         let pair = Pair::of(seed, link, ([a, b], [mrs.clone(), mrs], pds), net, change);
         Pair { one: Some(BTreeSet::new()), ..pair }
@@ -386,7 +398,7 @@ impl Pair {
                 peer_conns: PeerLimit::Unlimited,
                 tx_tcp_csum: link.cuts > 1,
                 tx_ip_csum: link.cuts > 1,
-                ..StackConfig::new([2, 0, 0, 0, 0, n], host_addr(n), host_seed(seed, n))
+                ..StackConfig::new([2, 0, 0, 0, 0, n], link.addr(n), host_seed(seed, n))
             };
             let mut config = RnicConfig::new(stack, 4096, 1 << 20);
             change(&mut config);
@@ -409,6 +421,8 @@ impl Pair {
             hosts: [host(0), host(1)],
             link,
             random: Random::new(&Seed::from_u64(seed ^ 0x5eed)),
+            marks: Random::new(&Seed::from_u64(seed ^ 0xec)),
+            marked: 0,
             wire: BTreeMap::new(),
             wire_free: [Instant::ZERO; 2],
             sent: 0,
@@ -492,7 +506,7 @@ impl Pair {
         let now = self.now;
         let server = if self.one.is_some() { 1 } else { 2 };
         self.driver(1).rnic.listen(None, port, 8).unwrap();
-        let to = ([10, 0, 0, server], port).into();
+        let to = (self.link.addr(server).addr(), port).into();
         let mut a = self.hosts[0].rnic.connect(now, to).unwrap();
         let (mut up, mut b) = (false, None);
         let mut patience = now + PATIENCE;
@@ -649,7 +663,7 @@ impl Pair {
             assert_eq!(frames.len(), segments as usize, "frames on the wire");
             sent += frames.len();
             for frame in frames {
-                assert!(frame.len() <= usize::from(self.link.mtu) + 14);
+                assert!(frame.len() <= usize::from(self.link.mtu) + ETHERNET);
                 self.send(side, frame);
             }
         }
@@ -660,14 +674,14 @@ impl Pair {
     pub fn send(&mut self, side: usize, mut frame: Vec<u8>) {
         let start = self.now.max(self.wire_free[side]);
         self.wire_free[side] = start + self.link.frame_time;
-        if self.shut[side] && frame.len() >= 54 && frame[12..14] == [8, 0] && frame[23] == 6 {
-            frame[48..50].fill(0);
+        if let (true, Some(tcp)) = (self.shut[side], tcp_at(&frame)) {
+            frame[tcp + 14..tcp + 16].fill(0);
             mend_checksum(&mut frame);
         }
         if let Some(tap) = &mut self.tap {
             tap(side, &frame);
         }
-        if let Some(mtu) = self.path_mtu.filter(|&m| frame.len() > 14 + usize::from(m)) {
+        if let Some(mtu) = self.path_mtu.filter(|&m| frame.len() > ETHERNET + usize::from(m)) {
             self.lost += 1;
             if self.told {
                 self.sent += 1;
@@ -688,19 +702,21 @@ impl Pair {
             self.lost += 1;
             return;
         }
-        // ARP has no checksum.
-        if self.random.chance(self.link.corrupt) && frame[12..14] == [8, 0] {
-            let bit = self.random.below((frame.len() as u64 - 14) * 8) as usize;
-            frame[14 + bit / 8] ^= 1 << (bit % 8);
+        if self.marks.chance(self.link.mark) && mark(&mut frame) {
+            self.marked += 1;
+        }
+        if self.random.chance(self.link.corrupt) && !is_arp(&frame) {
+            let bit = self.random.below((frame.len() - ETHERNET) as u64 * 8) as usize;
+            frame[ETHERNET + bit / 8] ^= 1 << (bit % 8);
             self.corrupted += 1;
         }
         if self.random.chance(self.link.damage)
-            && let Some(body) = tcp_payload(&frame)
+            && let (Some(tcp), Some(body)) = (tcp_at(&frame), tcp_payload(&frame))
         {
             let bit = self.random.below(body.len() as u64 * 8) as usize;
             frame[body.start + bit / 8] ^= 1 << (bit % 8);
             mend_checksum(&mut frame);
-            let end = if side == 1 { 34 } else { 36 };
+            let end = if side == 1 { tcp } else { tcp + 2 };
             self.damaged.push(u16::from_be_bytes([frame[end], frame[end + 1]]));
         }
         let to = if self.one.is_some() { side } else { 1 - side };
@@ -747,38 +763,16 @@ fn host_seed(seed: u64, n: u8) -> Seed {
     Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)))
 }
 
-fn host_addr(n: u8) -> Cidr {
-    Cidr::new([10, 0, 0, n].into(), 24).unwrap()
-}
-
-/// Returns true if a TCP segment (IPv4 without options, as the stack makes it) goes to or comes
-/// from a port.
-fn has_port(frame: &[u8], port: u16) -> bool {
-    let port = port.to_be_bytes();
-    frame.len() >= 38 && frame[23] == 6 && (frame[34..36] == port || frame[36..38] == port)
-}
-
-/// Returns the range of the payload of a TCP segment, if there is payload.
-fn tcp_payload(frame: &[u8]) -> Option<std::ops::Range<usize>> {
-    if frame.len() < 54 || frame[12..14] != [8, 0] || frame[23] != 6 {
-        return None;
+impl LinkConfig {
+    /// Returns the address of a host.
+    fn addr(&self, n: u8) -> Cidr {
+        let addr = if self.ipv6 {
+            [0xfd00, 0, 0, 0, 0, 0, 0, n.into()].into()
+        } else {
+            [10, 0, 0, n].into()
+        };
+        Cidr::new(addr, if self.ipv6 { 64 } else { 24 }).unwrap()
     }
-    let from = 34 + 4 * usize::from(frame[46] >> 4);
-    let upto = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-    (from < upto).then_some(from..upto)
-}
-
-/// Computes the TCP checksum of a segment anew (RFC 9293 section 3.1).
-fn mend_checksum(frame: &mut [u8]) {
-    let upto = 14 + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-    frame[50..52].fill(0);
-    let words = frame[26..upto].chunks(2);
-    let words = words.map(|w| u64::from(w[0]) << 8 | u64::from(*w.get(1).unwrap_or(&0)));
-    let mut sum: u64 = words.sum::<u64>() + 6 + (upto as u64 - 34);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    frame[50..52].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 /// The difference between tagged offsets and addresses.

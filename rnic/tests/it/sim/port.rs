@@ -74,13 +74,17 @@ fn send(frame: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
     let (ip, tcp) = (usize::from(offload.l2_len), usize::from(offload.l2_len + offload.l3_len));
     let (headers, text) = frame.split_at(tcp + usize::from(offload.l4_len));
     let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-    assert_eq!(usize::from(number(ip + 2)), frame.len() - ip, "total length");
-    assert_eq!(number(ip + 10), 0, "header checksum");
+    // IPv6 does not count its header, and has no checksum.
+    let v4 = frame[ip] >> 4 == 4;
+    let (length, counted, addrs) =
+        if v4 { (ip + 2, ip, ip + 12..ip + 20) } else { (ip + 4, tcp, ip + 8..ip + 40) };
+    assert_eq!(usize::from(number(length)), frame.len() - counted, "length");
+    assert_eq!(offload.ip, v4);
+    assert!(!v4 || number(ip + 10) == 0, "header checksum");
     // The sum of the pseudo-header, without a length if the port is to cut the frame.
     let len = if offload.segment > 0 { 0 } else { frame.len() - tcp };
-    let pseudo = |len: usize| {
-        Sum::of(&frame[ip + 12..ip + 20]).add_u16(6).add_u16(u16::try_from(len).unwrap())
-    };
+    let pseudo =
+        |len: usize| Sum::of(&frame[addrs.clone()]).add_u16(6).add_u16(u16::try_from(len).unwrap());
     assert_eq!(number(tcp + 16), pseudo(len).folded(), "sum of the pseudo-header");
     let segment = if offload.segment > 0 { usize::from(offload.segment) } else { text.len() };
     if offload.segment > 0 {
@@ -91,10 +95,12 @@ fn send(frame: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
     let count = texts.len();
     let cut = |(i, text): (usize, &[u8])| {
         let mut f = [headers, text].concat();
-        let total = u16::try_from(f.len() - ip).unwrap();
-        f[ip + 2..ip + 4].copy_from_slice(&total.to_be_bytes());
-        let sum = Sum::of(&f[ip..tcp]).complement();
-        f[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+        let total = u16::try_from(f.len() - counted).unwrap();
+        f[length..length + 2].copy_from_slice(&total.to_be_bytes());
+        if v4 {
+            let sum = Sum::of(&f[ip..tcp]).complement();
+            f[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+        }
         let seq = seq.wrapping_add(u32::try_from(i * segment).unwrap());
         f[tcp + 4..tcp + 8].copy_from_slice(&seq.to_be_bytes());
         if i + 1 < count {
