@@ -234,6 +234,21 @@ impl Connection {
         }
     }
 
+    /// Adapts to a link of ours that carries at most `bytes` of payload in a segment from now on, as
+    /// [`limit_emss`](Connection::limit_emss) does, and looks for no larger size later.
+    pub(crate) fn limit_link(&mut self, now: Instant, bytes: u32) {
+        self.limit_emss(now, bytes);
+        let emss = self.hot.emss;
+        let Some(search) = self.cold.search_mut() else { return };
+        // The search ends above the sizes that are known to get through.
+        let most = bytes.max(emss);
+        (search.ceiling, search.high) = (search.ceiling.min(most), search.high.min(most));
+        if search.probe.is_some_and(|p| p.range.len() > u64::from(most)) {
+            // The acknowledgment of a probe that was under way must not raise the size again.
+            search.probe = None;
+        }
+    }
+
     /// Takes a router's report that a datagram was too large which had `sent` bytes of payload: a
     /// datagram may have `bytes`. Returns true if the datagram was the outstanding probe, and the
     /// segments in use are not too large.

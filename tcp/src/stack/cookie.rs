@@ -13,8 +13,8 @@
 //!   +------+--------+---------------------+            +-------+-----+------+---------------+
 //! ```
 //!
-//! The tag is a keyed hash of the addresses and ports, the peer's initial number and all of these
-//! options. Its key changes with each slot of time, and the low bit of the slot's number tells which
+//! The tag is a keyed hash of the addresses and ports, the VLAN, the peer's initial number and all of
+//! these options. Its key changes with each slot of time, and the low bit of the slot's number tells which
 //! of two keys it was: a cookie is good for one slot at least and two at most. A host that has not
 //! seen the SYN-ACK guesses right once in 2^28 segments. All workers of a port derive the same keys.
 //! Only the tag says whether ECN is accurate: where the SYN asked for ECN, the stack tries both.
@@ -156,7 +156,10 @@ impl Cookies {
     }
 
     fn tag(&self, slot: u64, flow: &FlowKey, seq: SeqNumber, mss: u32, options: u32) -> u32 {
-        let said = u64::from(mss << 8 | options) << 32 | u64::from(seq.0);
+        // A cookie is good on the link of its SYN alone: hosts of two VLANs may have the same
+        // link-local addresses.
+        let said = u64::from(u32::from(flow.vid().get()) << 16 | mss << 8 | options) << 32;
+        let said = said | u64::from(seq.0);
         low32(flow.hash_with(&self.keys[usize::from(slot & 1 == 1)], said)) & TAG
     }
 }

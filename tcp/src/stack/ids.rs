@@ -70,14 +70,14 @@ impl Ids {
     /// Returns the initial sequence number (RFC 6528 section 3): a clock that ticks every 4
     /// microseconds plus a keyed hash of the connection.
     pub(super) fn isn(&self, now: Instant, flow: &FlowKey) -> SeqNumber {
-        SeqNumber(low32(now.as_nanos() / 4000).wrapping_add(low32(flow.hash(&self.isn))))
+        SeqNumber(low32(now.as_nanos() / 4000).wrapping_add(low32(on_link(flow, &self.isn))))
     }
 
     /// Returns the offset of our timestamp clock for this connection (RFC 7323 section 7.1). The
     /// same pair of hosts and ports always gets the same offset, so the clock never runs back
     /// between incarnations.
     pub(super) fn ts_offset(&self, flow: &FlowKey) -> u32 {
-        low32(flow.hash(&self.timestamp))
+        low32(on_link(flow, &self.timestamp))
     }
 
     /// Returns the flow label of a connection over IPv6 (RFC 6437 section 3): always the same for
@@ -108,6 +108,13 @@ impl Ids {
     }
 }
 
+/// Returns a hash of a connection, and of its VLAN if it is in one: between hosts of the same
+/// link-local addresses, a number in one VLAN says nothing about those in another.
+fn on_link(flow: &FlowKey, key: &[u8; 16]) -> u64 {
+    let vid = flow.vid();
+    if vid.is_none() { flow.hash(key) } else { flow.hash_with(key, vid.get().into()) }
+}
+
 fn low32(v: u64) -> u32 {
     let [a, b, c, d, ..] = v.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
@@ -116,6 +123,7 @@ fn low32(v: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Vid;
     use core::net::Ipv4Addr;
     use std::collections::BTreeSet;
 
@@ -131,6 +139,10 @@ mod tests {
         assert_eq!(at(3, flow(1, 2)), at(0, flow(1, 2)));
         assert_eq!(at(4_000_000, flow(1, 2)).distance(at(0, flow(1, 2))), 1_000_000);
         assert_ne!(at(0, flow(1, 2)), at(0, flow(1, 3)));
+        let [ten, twenty] = [10, 20].map(|n| flow(1, 2).on(Vid::new(n).unwrap()));
+        assert_ne!(at(0, ten), at(0, twenty));
+        assert_ne!(at(0, ten), at(0, flow(1, 2)));
+        assert_ne!(ids.ts_offset(&ten), ids.ts_offset(&twenty));
         let other = Ids::new(&Seed::from_u64(2));
         assert_ne!(at(0, flow(1, 2)), other.isn(Instant::ZERO, &flow(1, 2)));
         assert_ne!(ids.ts_offset(&flow(1, 2)), ids.ts_offset(&flow(2, 2)));

@@ -7,6 +7,7 @@ use super::Stack;
 use super::addressing::{Addressing, Cidr};
 use super::event::EventKind;
 use super::neighbor::LinkAddr;
+use super::open::over_ipv6;
 use super::slab::{NextHop, Owner};
 use crate::{SendQueue, State};
 
@@ -21,6 +22,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// - The listeners of an address that is ours no more end, and so do its connections: the stack
     ///   sends each peer a reset from that address and reports [`StackEvent::Withdrawn`] to the
     ///   owner. Connections in TIME-WAIT end silently. Listeners on all addresses continue.
+    /// - A connection over IPv6 makes its segments smaller where its link has a smaller MTU now.
     /// - A connection with another next hop sends there as soon as the stack has found this hop. If
     ///   the stack cannot find it, the connection ends as [`StackEvent::Unreachable`]. A connection
     ///   without a route to its peer, or with a next hop for which the table of neighbors has no
@@ -57,6 +59,7 @@ impl<S: SendQueue + Default> Stack<S> {
             } else if let Some(e) = self.conns.get_mut(index) {
                 // The VLAN's frames may have another priority.
                 e.template.set_tag(self.cfg.net.tag(e.flow().vid(), e.template.dscp()));
+                self.fit_link(now, index);
             }
         }
     }
@@ -120,6 +123,19 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.update(index);
         true
+    }
+
+    /// Lowers the segment size of a connection over IPv6 if its link carries less than before: routers
+    /// may say so at any time (RFC 4861 section 6.3.4).
+    fn fit_link(&mut self, now: Instant, index: u32) {
+        let Some(e) = self.conns.get_mut(index) else { return };
+        let flow = e.flow();
+        if !flow.is_ipv6() {
+            return;
+        }
+        let mss = u32::from(over_ipv6(&self.cfg, flow.vid()).mss);
+        e.conn.limit_link(now, mss.saturating_sub(e.conn.options_len().into()));
+        self.update(index);
     }
 
     /// Ends a connection whose address or route no longer exists.

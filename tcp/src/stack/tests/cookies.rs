@@ -346,3 +346,109 @@ fn test_cookies_carry_connections_between_two_stacks_over_a_bad_wire() {
         assert_eq!(n.b.stack.counters().half_opened, 0);
     }
 }
+
+/// Returns two hosts, 10 ms from each other, of which `A` keeps nothing of a SYN.
+fn far(conn: crate::ConnConfig) -> Net<Host, Host> {
+    let a = StackConfig { syn_cookies: SynCookies::Always, conn, ..config_a() };
+    let mut n = Net::new(Host::new(a), Host::new(config_b()), 3);
+    n.latency = Duration::from_millis(10);
+    n.a.stack.listen(None, PORT, 4).unwrap();
+    n
+}
+
+/// Connects B to A by a cookie. Returns both ends, A's first.
+fn by_cookie(n: &mut Net<Host, Host>) -> (ConnId, ConnId) {
+    let b = n.b.stack.connect(n.now, (A, PORT).into(), None).unwrap();
+    n.run("connect", Duration::from_secs(10), |n| {
+        n.b.says(b, ConnEvent::Connected) && n.a.accepted().is_some()
+    });
+    let c = n.a.stack.counters();
+    assert_eq!((c.syn_cookies_accepted, c.half_opened), (1, 0));
+    (n.a.accepted().unwrap(), b)
+}
+
+/// The window scale of the SYN-ACK allows the window to grow as that of any other connection, within
+/// the budget.
+#[test]
+fn test_receive_window_of_a_cookie_connection_grows() {
+    let conn = crate::ConnConfig {
+        recv_window: 64 << 10,
+        recv_window_max: 4 << 20,
+        ..crate::ConnConfig::default()
+    };
+    for budget in [64 << 20, 1 << 20] {
+        let mut n = far(conn);
+        let a = n.a.stack.config().clone();
+        n.a = Host::new(StackConfig { recv_window_budget: budget, ..a });
+        n.a.stack.listen(None, PORT, 4).unwrap();
+        let (a, b) = by_cookie(&mut n);
+        // The handshake of a cookie measures no round trip, but the answer to a request does.
+        n.a.send(a, b"reply");
+        let data = super::transfer::pattern(8_000_000, 3);
+        n.b.send(b, &data);
+        n.run("transfer", Duration::from_secs(20), |n| n.a.got(a).len() == data.len());
+        let window = n.a.stack.conn(a).unwrap().receive_window();
+        let most = if budget > 4 << 20 { 4 << 20 } else { (64 << 10) + (budget as u32) / 2 };
+        assert!(window <= most && window > most - most / 4, "{budget}: {window}");
+        assert_eq!(n.a.stack.recv_windows_grown(), u64::from(window - (64 << 10)));
+        n.a.stack.abort(a);
+        n.run("reset", Duration::from_secs(10), |n| n.b.says(b, ConnEvent::Reset));
+        assert_eq!(n.a.stack.recv_windows_grown(), 0);
+    }
+}
+
+/// The path of a cookie connection, whose MSS the cookie has rounded, carries less.
+#[test]
+fn test_cookie_connection_finds_the_mtu_of_its_path() {
+    for silent in [false, true] {
+        let mut n = far(crate::ConnConfig::default());
+        let (a, b) = by_cookie(&mut n);
+        (n.path_mtu, n.silent) = (Some(1300), silent);
+        let data = super::transfer::pattern(400_000, 3);
+        n.a.send(a, &data);
+        n.run("transfer", Duration::from_secs(60), |n| n.b.got(b).len() == data.len());
+        assert!(n.b.got(b) == data);
+        let c = n.a.stack.conn(a).unwrap();
+        assert!(c.emss() <= 1300 - 52, "{}", c.emss());
+        assert_eq!(c.stats().counters.mtu_black_holes, u64::from(silent));
+        assert_eq!(n.a.stack.counters().icmp_frag_needed, u64::from(!silent));
+    }
+}
+
+/// Returns the frame with the mark of congestion.
+fn marked(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[15] |= 3;
+    frame[24..26].fill(0);
+    let sum = Sum::of(&frame[14..34]).complement();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// A cookie keeps whether the SYN asked for ECN. The receiver echoes a mark until the sender has
+/// reduced its window, and under DCTCP with the bytes that were marked alone.
+#[test]
+fn test_cookie_connection_echoes_marks_as_its_algorithm_does() {
+    for (algorithm, later) in [(crate::Congestion::Cubic, true), (crate::Congestion::Dctcp, false)]
+    {
+        let mut b = b_with(|c| {
+            (c.conn.congestion, c.conn.delayed_ack) = (algorithm, Duration::ZERO);
+        });
+        let s = ask(&mut b, ms(1), (A, 1), &stamped(100));
+        put(&mut b, ms(2), (A, 1), &ack_of(&s), b"");
+        let id = accepted(&mut b);
+        let mut echoes = Vec::new();
+        for n in 0..4u32 {
+            let seg = TxSegment { seq: ack_of(&s).seq.advance(100 * n), ..ack_of(&s) };
+            let frame = tcp_frame((A, 1), (B, PORT), &seg, &[7; 100]);
+            let frame = if n == 1 { marked(frame) } else { frame };
+            let FrameOutcome::Conn { payload: Some(p), .. } = b.handle_frame(ms(3), &frame[..])
+            else {
+                panic!("data")
+            };
+            b.accept_payload(ms(3), id, p.pos, p.len);
+            let out = frames(&mut b, ms(3));
+            echoes.push(out.iter().any(|f| read_tcp(f).1.flags.has(Flags::ECE)));
+        }
+        assert_eq!(echoes, [false, true, later, later], "{algorithm:?}");
+    }
+}

@@ -11,6 +11,7 @@ use crate::autoconf::RouterAdverts;
 use crate::wire::icmpv6::{neighbor_advert, neighbor_solicit};
 use crate::wire::{Ipv6Header, Priority, ipv6, vlan};
 
+mod crossings;
 mod links;
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x99);
+pub(super) const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x99);
 
 fn arp(
     op: wire_arp::Operation,
@@ -127,7 +127,7 @@ fn test_link_local_addresses_count_in_each_vlan_by_itself() {
 }
 
 /// Returns a message of ICMPv6 in its frame.
-fn frame6(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> Vec<u8> {
+pub(super) fn frame6(src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     let to = if dst.is_multicast() { MacAddr::of_group(dst) } else { MacAddr(MAC_B) };
     let mut eth = [0; 14];
     EthernetHeader { dst: to, src: MacAddr(MAC_A), ethertype: EtherType::IPV6 }.emit(&mut eth);
@@ -187,18 +187,21 @@ fn test_a_flood_on_one_vlan_leaves_the_budgets_of_others() {
         hear(vlan_of(20, &["10.0.20.2/24", "fd00:20::2/64"])),
     ];
     let mut b = Stack::<ByteQueue>::new(stack(MAC_B, net(&["10.0.0.2/24"], vlans)));
-    let question = |third: u8| {
+    let question = |third: u8, n: u64| {
+        // Each host asks once, before it has an address.
+        let [.., a, b] = n.to_be_bytes();
         let op = wire_arp::Operation::Request;
-        tagged(third.into(), &arp(op, addr(third, 1), MAC_A, addr(third, 2), [0; 6]))
+        let from = Ipv4Addr::UNSPECIFIED;
+        tagged(third.into(), &arp(op, from, [2, 0, 0, 1, a, b], addr(third, 2), [0; 6]))
     };
     let mut answers = 0;
     for n in 0..2000 {
-        handle(&mut b, ms(n / 10), &question(20));
+        handle(&mut b, ms(n / 10), &question(20, n));
         handle(&mut b, ms(n / 10), &tagged(20, &advert()));
         answers += frames(&mut b, ms(n / 10)).len();
     }
     assert!((500..650).contains(&answers), "{answers}");
-    handle(&mut b, ms(200), &question(10));
+    handle(&mut b, ms(200), &question(10, 1));
     let out = frames(&mut b, ms(200));
     assert_eq!((out.len(), split(&out[0]).0.map(Tag::vid)), (1, Some(vid(10))));
     handle(&mut b, ms(200), &tagged(10, &advert()));
