@@ -64,6 +64,7 @@ mod output;
 mod paths;
 mod peers;
 mod plain;
+mod questions;
 mod readdress;
 mod ready;
 mod slab;
@@ -103,12 +104,13 @@ use event::PendingEvents;
 use flow::{FlowKey, FlowTable};
 use half_open::HalfOpens;
 use ids::Ids;
-use limit::{Answers, ByLink, Sources};
+use limit::{Answers, Sources};
 use list::List;
 use listen::Listeners;
 use neighbor::Neighbors;
 use paths::Paths;
 use peers::Peers;
+use questions::Questions;
 use ready::IndexQueue;
 use slab::{AGE, Owner, Slab};
 use tally::Tally;
@@ -139,8 +141,6 @@ const ANSWERS_A_TURN: u32 = 32;
 /// at once. An expiry counts [`EXPIRY`], and a timer that is only postponed counts 1.
 const TIMERS_A_TURN: u32 = 256;
 const EXPIRY: u32 = 4;
-/// The most answers to questions for our addresses per second, on each link.
-const ARP_REPLIES_PER_SECOND: u32 = 500;
 
 /// Bytes that tables of indices need for each possible connection: the flow table, which is at
 /// least a quarter full with `max_conns` connections, the timers, and the two queues. The table of
@@ -196,7 +196,8 @@ pub struct Stack<S> {
     syn_acks: Answers,
     /// Budget for first SYN-ACKs to such hosts.
     first_answers: Sources,
-    arp_replies: ByLink,
+    /// Budgets for answers to questions for our addresses.
+    questions: Questions,
     announcer: Announcer,
     /// The paths that carry less than our MTU.
     paths: Box<Paths>,
@@ -258,7 +259,7 @@ impl<S: SendQueue + Default> Stack<S> {
             icmp_errors: Answers::per_second(ICMP_ERRORS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             syn_acks: Answers::per_second(REPEATED_SYN_ACKS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             first_answers: Sources::per_second(FIRST_SYN_ACKS_PER_SECOND, ids.peer),
-            arp_replies: ByLink::per_second(ARP_REPLIES_PER_SECOND),
+            questions: Questions::new(ids.peer),
             announcer: Announcer::default(),
             paths: Box::new(Paths::new(ids.peer)),
             windows: Box::new(Windows::new(cfg.recv_window_budget)),

@@ -462,6 +462,11 @@ impl Addressing {
         self.link(ip).map(|(local, _)| local)
     }
 
+    /// Returns true if a route leads through `ip`.
+    pub(super) fn is_gateway(&self, ip: IpAddr) -> bool {
+        self.routes.iter().any(|r| r.via == ip)
+    }
+
     /// Returns the way to `remote` on this link, by the longest prefix that `remote` has in common
     /// with an address of ours or a route's network. The address wins when both are equally long.
     pub fn route(&self, remote: IpAddr) -> Option<Hop> {

@@ -9,6 +9,7 @@ use super::control::Control;
 use super::counters::DropReason;
 use super::frame::{FrameOutcome, TxBody, TxFrame};
 use super::neighbor::{Due, Learned, LinkAddr, Source};
+use super::questions::Question;
 use crate::SendQueue;
 use crate::wire::arp::{Arp, Operation, PACKET_LEN};
 use crate::wire::{EtherType, EthernetHeader, MacAddr, Tag, Vid, ethernet, ipv6};
@@ -50,8 +51,9 @@ impl<S: SendQueue + Default> Stack<S> {
             told = self.learn(now, LinkAddr::new(vid, sender), arp.sender_mac, source);
         }
         if for_us && arp.operation == Operation::Request {
-            // All workers of the port may see the request; only one answers.
-            if self.cfg.spread.answers_arp() && self.arp_replies.allow(now, vid) {
+            let (who, station) = (LinkAddr::new(vid, sender), arp.sender_mac);
+            let question = Question { who, station, target: arp.target_ip.into() };
+            if self.may_tell(now, &question) {
                 let (ours, to) = (arp.target_ip, (arp.sender_mac, arp.sender_ip));
                 let answered = self.push_arp(vid, Operation::Reply, ours, to);
                 self.counters.tx_arp_replies += u64::from(answered);

@@ -69,6 +69,11 @@ impl ControlQueue {
         frame
     }
 
+    /// Returns the number of frames of a kind that wait.
+    pub(super) fn waiting(&self, kind: Control) -> usize {
+        self.kinds[kind as usize].len()
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0

@@ -205,6 +205,9 @@ heddle_base::counters! {
         tx_arp_requests,
         /// ARP replies sent.
         tx_arp_replies,
+        /// Questions for our addresses without an answer: beyond the budget of the host that asks, of
+        /// all strangers of its link, or of the turn.
+        questions_limited,
         /// Announcements of an address of ours sent (RFC 5227).
         tx_arp_announcements,
         /// Neighbor solicitations sent: questions about neighbors, and about addresses of ours.

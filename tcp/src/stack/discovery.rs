@@ -20,6 +20,7 @@ use super::control::Control;
 use super::counters::DropReason;
 use super::input::Layer2;
 use super::neighbor::{LinkAddr, Source};
+use super::questions::Question;
 use crate::SendQueue;
 use crate::wire::icmpv6::{HOP_LIMIT, Message, neighbor_advert, neighbor_solicit};
 use crate::wire::{Ipv6Header, MacAddr, Vid, ipv6};
@@ -87,13 +88,14 @@ impl<S: SendQueue + Default> Stack<S> {
                 self.learn(now, LinkAddr::new(eth.vid, from), mac, Source::Request);
             }
         }
-        // All workers of the port may see the question; only one answers.
-        if self.cfg.spread.answers_arp() && self.arp_replies.allow(now, eth.vid) {
+        let asker = source.unwrap_or(eth.src);
+        let who = LinkAddr::new(eth.vid, from);
+        if self.may_tell(now, &Question { who, station: asker, target: target.into() }) {
             let mac = MacAddr(self.cfg.mac);
             let (dst, station) = if probe {
                 (ipv6::ALL_NODES, MacAddr::of_group(ipv6::ALL_NODES))
             } else {
-                (ip.src, source.unwrap_or(eth.src))
+                (ip.src, asker)
             };
             let answer = neighbor_advert(target, dst, target, mac, !probe);
             let sent = self.push_discovery(eth.vid, target, (dst, station), answer);

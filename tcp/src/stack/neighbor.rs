@@ -183,6 +183,12 @@ impl Neighbors {
         self.mac(*self.by_addr.get(&at)?)
     }
 
+    /// Returns true if connections go through the host `at`.
+    pub(super) fn is_used(&self, at: LinkAddr) -> bool {
+        let n = self.by_addr.get(&at).and_then(|&index| self.slots.get(index));
+        n.is_some_and(|n| n.users > 0)
+    }
+
     /// Adds a user for the host `at`. The flag is true when the caller must ask for the address now. Returns
     /// `None` when there is no room.
     pub(super) fn acquire(&mut self, now: Instant, at: LinkAddr) -> Option<(u32, bool)> {

@@ -19,6 +19,7 @@ mod net;
 mod path_mtu;
 mod path_probe;
 mod peer;
+mod questions;
 mod readdress;
 mod receive;
 mod reuse;
