@@ -20,10 +20,12 @@ use heddle_types::ConnId;
 use heddle_verbs::{CmEvent, EventQueue};
 
 mod end;
+mod link;
 mod peer;
 mod wire;
 
 pub use end::*;
+pub use link::*;
 pub use peer::*;
 pub use wire::*;
 

@@ -7,11 +7,9 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::common::*;
-use arrayvec::ArrayVec;
-use heddle_base::{Chunks, Sum};
-use heddle_ctl::{Endpoint, Snapshot};
-use heddle_dataplane::{Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig};
-use heddle_dataplane::{RxQueue, TxQueue};
+use heddle_base::Sum;
+use heddle_ctl::Snapshot;
+use heddle_dataplane::Eal;
 use heddle_ib::cm::{Mad, Message, Req};
 use heddle_ib::roce::{BTH_LEN, UdPacket, icrc};
 use heddle_ib::testing::{Peer, dreq, rtu};
@@ -43,14 +41,8 @@ struct Host {
 
 /// The RNIC, and a wire with all other hosts at its end.
 struct Wire {
-    us: Endpoint,
+    link: Link,
     events: EventQueue,
-    hand: ManualClock,
-    rx: RxQueue,
-    tx: TxQueue,
-    pool: Mempool,
-    _far: Port,
-    mac: [u8; 6],
     hosts: BTreeMap<Ipv4Addr, Host>,
     /// Reasons for the ends of connections that the RNIC's application has heard.
     ends: Vec<DisconnectReason>,
@@ -58,34 +50,23 @@ struct Wire {
 
 impl Wire {
     fn new(eal: &Eal) -> Wire {
-        let (clock, hand) = Clock::manual();
-        let mut config = config(US, &clock);
-        config.addrs = vec![Cidr::new(US.into(), 8).unwrap()];
-        config.infiniband = true;
-        config.ib_keepalive = Some(KEEPALIVE);
-        let pool = || Mempool::new(eal, &MempoolConfig::for_mtu(2047, 1500)).unwrap();
-        let pools = (pool(), pool());
-        let ports = (PortConfig::new(pools.0), PortConfig::new(pools.1));
-        let (port, mut far) = Port::ring_pair(eal, &name(), 1024, &ports.0, &ports.1).unwrap();
-        let mac = port.mac();
-        let (rx, tx) = far.take_queues().pop().unwrap();
-        let us = Endpoint::on_port(eal, port, pools.0, &config).unwrap();
+        let link = Link::open(eal, |config| {
+            config.addrs = vec![Cidr::new(US.into(), 8).unwrap()];
+            config.infiniband = true;
+            config.ib_keepalive = Some(KEEPALIVE);
+        });
         let events = EventQueue::new(None);
         let params = ListenParams { infiniband: true, ..ListenParams::default() };
-        us.device().listen((US, PORT).into(), params, &events).unwrap();
-        let (hosts, ends, pool) = (BTreeMap::new(), Vec::new(), pools.1);
-        let mut wire = Wire { us, events, hand, rx, tx, pool, _far: far, mac, hosts, ends };
+        link.us.device().listen((US, PORT).into(), params, &events).unwrap();
+        let (hosts, ends) = (BTreeMap::new(), Vec::new());
+        let mut wire = Wire { link, events, hosts, ends };
         wire.settle();
         wire
     }
 
     fn frame(&mut self, ethertype: u16, body: &[u8]) {
-        let frame = [&self.mac[..], &MAC, &ethertype.to_be_bytes(), body].concat();
-        let mut m = self.pool.alloc().unwrap();
-        m.append(frame.len()).unwrap().copy_from_slice(&frame);
-        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
-        one.push(m);
-        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
+        let frame = [&self.link.mac[..], &MAC, &ethertype.to_be_bytes(), body].concat();
+        self.link.put(&frame);
     }
 
     fn say(&mut self, from: Ipv4Addr, message: Message) {
@@ -98,7 +79,7 @@ impl Wire {
         while quiet < 2 {
             let mut busy = self.take();
             for _ in 0..33 {
-                busy |= self.us.poll();
+                busy |= self.link.us.poll();
             }
             while let Some(event) = self.events.poll() {
                 busy = true;
@@ -110,7 +91,7 @@ impl Wire {
 
     /// Lets the RNIC's application accept one connection of each honest host and no others.
     fn heard(&mut self, event: CmEvent) {
-        let device = self.us.device();
+        let device = self.link.us.device();
         match event {
             CmEvent::ConnectRequest { id, remote, .. } => {
                 let mut hosts = self.hosts.iter_mut();
@@ -133,11 +114,9 @@ impl Wire {
     /// Takes the frames that the RNIC has sent; hosts answer ARP and REPs, as Linux does. Returns
     /// true if there were frames.
     fn take(&mut self) -> bool {
-        let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
-        let busy = self.rx.burst(&mut frames) > 0;
-        for f in frames.drain(..) {
-            let mut b = vec![0; f.len()];
-            f.copy_at(0, &mut b);
+        let frames = self.link.burst();
+        let busy = !frames.is_empty();
+        for b in frames {
             if b[12..14] == [8, 6] {
                 let asked = Ipv4Addr::new(b[38], b[39], b[40], b[41]);
                 if self.hosts.contains_key(&asked) {
@@ -175,7 +154,7 @@ impl Wire {
                 n += 1;
             }
             self.settle();
-            self.hand.advance(MS);
+            self.link.hand.advance(MS);
         }
     }
 
@@ -208,7 +187,7 @@ impl Wire {
         assert_eq!(self.ends, [], "the connection stands");
         let asked = self.hosts[&OLD].reps;
         assert!((10..30).contains(&asked), "asked {asked} times, and heard at once");
-        assert_eq!(self.us.snapshot().ctl.ib.keepalive_timeouts, 0);
+        assert_eq!(self.link.us.snapshot().ctl.ib.keepalive_timeouts, 0);
         if newcomer {
             self.arrive(NEW);
             // The host asks again, as often as Linux does.
@@ -233,7 +212,7 @@ impl Wire {
         });
         assert!(self.hosts[&OLD].ended, "a DREP");
         assert_eq!(self.ends, [DisconnectReason::Orderly]);
-        let s = self.us.snapshot();
+        let s = self.link.us.snapshot();
         assert_eq!(s.worker.worker.datagrams_dropped, 0);
         s
     }
@@ -342,10 +321,10 @@ fn test_flood_of_requests_from_ten_thousand_addresses_ends_no_connection() {
     assert_eq!(s.worker.engine.stack.udp_conn_limited, 0);
     assert!(s.worker.engine.stack.tx_datagrams_full > 1_000, "answers to strangers make room");
     // After the flood a newcomer is accepted.
-    w.hand.advance(Duration::from_secs(1));
+    w.link.hand.advance(Duration::from_secs(1));
     w.join(NEW);
     w.run(Duration::from_millis(100), |_, _| {});
-    let s = w.us.snapshot();
+    let s = w.link.us.snapshot();
     assert!(
         w.hosts[&NEW].theirs.is_some(),
         "{:?} {:?} {:?}",

@@ -5,12 +5,7 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use crate::common::*;
-use arrayvec::ArrayVec;
-use heddle_base::Chunks;
-use heddle_ctl::Endpoint;
-use heddle_dataplane::{
-    Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, TxQueue,
-};
+use heddle_dataplane::Eal;
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::wire::icmpv6::{Message, neighbor_advert, neighbor_solicit};
 use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv6Header, MacAddr, ipv6};
@@ -18,60 +13,38 @@ use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv6Header, MacAddr, ipv6};
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ROUTER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
-/// The RNIC, and a link with a router at its end.
-struct Link {
-    us: Endpoint,
-    hand: ManualClock,
-    rx: RxQueue,
-    tx: TxQueue,
-    pool: Mempool,
-    _far: Port,
-    mac: [u8; 6],
+/// The RNIC, at a link with a router at its end.
+struct Routed {
+    link: Link,
     /// The packets that the RNIC has sent since the last look: source, destination, bytes.
     seen: Vec<(Ipv6Header, Vec<u8>)>,
 }
 
-impl Link {
-    fn new(eal: &Eal, router_adverts: RouterAdverts) -> Link {
-        let (clock, hand) = Clock::manual();
-        let mut config = config(US, &clock);
-        config.router_adverts = router_adverts;
-        let pool = || Mempool::new(eal, &MempoolConfig::for_mtu(2047, 1500)).unwrap();
-        let pools = (pool(), pool());
-        let ports = (PortConfig::new(pools.0), PortConfig::new(pools.1));
-        let (port, mut far) = Port::ring_pair(eal, &name(), 1024, &ports.0, &ports.1).unwrap();
-        let mac = port.mac();
-        let (rx, tx) = far.take_queues().pop().unwrap();
-        let us = Endpoint::on_port(eal, port, pools.0, &config).unwrap();
-        let mut link = Link { us, hand, rx, tx, pool: pools.1, _far: far, mac, seen: Vec::new() };
-        link.settle();
-        link
+impl Routed {
+    fn new(eal: &Eal, router_adverts: RouterAdverts) -> Routed {
+        let link = Link::open(eal, |c| c.router_adverts = router_adverts);
+        let mut routed = Routed { link, seen: Vec::new() };
+        routed.settle();
+        routed
     }
 
     fn settle(&mut self) {
-        for _ in 0..200 {
-            self.us.poll();
-            let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
-            self.rx.burst(&mut frames);
-            for f in frames.drain(..) {
-                let mut b = vec![0; f.len()];
-                f.copy_at(0, &mut b);
-                if let Ok(ip) = Ipv6Header::parse(&b[14..], b.len() - 14)
-                    && b[12..14] == [0x86, 0xdd]
-                {
-                    self.seen.push((ip, b[54..54 + ip.payload_len].to_vec()));
-                }
+        for b in self.link.settle() {
+            if b[12..14] == [0x86, 0xdd]
+                && let Ok(ip) = Ipv6Header::parse(&b[14..], b.len() - 14)
+            {
+                self.seen.push((ip, b[54..54 + ip.payload_len].to_vec()));
             }
         }
     }
 
     fn pass(&mut self, time: Duration) {
-        self.hand.advance(time);
+        self.link.hand.advance(time);
         self.settle();
     }
 
     fn say(&mut self, src: Ipv6Addr, dst: Ipv6Addr, message: &[u8]) {
-        let to = if dst.is_multicast() { MacAddr::of_group(dst) } else { MacAddr(self.mac) };
+        let to = if dst.is_multicast() { MacAddr::of_group(dst) } else { MacAddr(self.link.mac) };
         let mut eth = [0; 14];
         EthernetHeader { dst: to, src: ROUTER_MAC, ethertype: EtherType::IPV6 }.emit(&mut eth);
         let mut ip = [0; 40];
@@ -85,12 +58,7 @@ impl Link {
             payload_len: message.len(),
         }
         .emit(&mut ip);
-        let frame = [&eth[..], &ip, message].concat();
-        let mut m = self.pool.alloc().unwrap();
-        m.append(frame.len()).unwrap().copy_from_slice(&frame);
-        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
-        one.push(m);
-        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
+        self.link.put(&[&eth[..], &ip, message].concat());
         self.settle();
     }
 
@@ -110,7 +78,7 @@ impl Link {
 
     /// Returns the address that the RNIC makes of a network.
     fn made(&self, [a, b]: [u16; 2]) -> Ipv6Addr {
-        let [m0, m1, m2, m3, m4, m5] = self.mac;
+        let [m0, m1, m2, m3, m4, m5] = self.link.mac;
         let word = |high, low| u16::from_be_bytes([high, low]);
         Ipv6Addr::new(a, b, 0, 0, word(m0 ^ 2, m1), word(m2, 0xff), word(0xfe, m3), word(m4, m5))
     }
@@ -136,53 +104,53 @@ impl Link {
 #[test]
 fn test_port_has_the_addresses_that_its_router_tells() {
     let (eal, _turn) = eal();
-    let mut link = Link::new(&eal, RouterAdverts::Addresses);
-    assert_eq!(link.solicits(), 1);
-    link.pass(Duration::from_secs(5));
-    assert_eq!(link.solicits(), 1, "and once more, for no router answered");
-    let made = link.made([0xfd00, 1]);
-    assert!(!link.answers(made));
-    link.tell(1800);
-    assert!(link.answers(made));
-    let has = |link: &Link| {
-        let addrs = link.us.device().addresses().unwrap();
+    let mut router = Routed::new(&eal, RouterAdverts::Addresses);
+    assert_eq!(router.solicits(), 1);
+    router.pass(Duration::from_secs(5));
+    assert_eq!(router.solicits(), 1, "and once more, for no router answered");
+    let made = router.made([0xfd00, 1]);
+    assert!(!router.answers(made));
+    router.tell(1800);
+    assert!(router.answers(made));
+    let has = |router: &Routed| {
+        let addrs = router.link.us.device().addresses().unwrap();
         addrs.iter().any(|a| a.addr == made && a.prefix == 64)
     };
-    assert!(has(&link));
-    link.pass(Duration::from_secs(30));
-    assert_eq!(link.solicits(), 0, "a router has answered");
-    assert!(link.answers(made));
+    assert!(has(&router));
+    router.pass(Duration::from_secs(30));
+    assert_eq!(router.solicits(), 0, "a router has answered");
+    assert!(router.answers(made));
     // The prefix is valid for a day.
-    link.pass(Duration::from_secs(86_400));
-    assert!(!link.answers(made));
-    assert!(!has(&link));
+    router.pass(Duration::from_secs(86_400));
+    assert!(!router.answers(made));
+    assert!(!has(&router));
 }
 
 #[test]
 fn test_connections_go_through_the_router_while_it_serves() {
     let (eal, _turn) = eal();
-    let mut link = Link::new(&eal, RouterAdverts::Addresses);
-    link.tell(1800);
+    let mut router = Routed::new(&eal, RouterAdverts::Addresses);
+    router.tell(1800);
     let events = heddle_verbs::EventQueue::new(None);
-    let end = End::new(&link.us);
+    let end = End::new(&router.link.us);
     let far = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), PORT).into();
-    let connect = |link: &mut Link| {
+    let connect = |router: &mut Routed| {
         let params = heddle_verbs::ConnectParams::new(end.qp.clone());
-        link.us.device().connect(far, params, &events).unwrap();
-        link.settle();
+        router.link.us.device().connect(far, params, &events).unwrap();
+        router.settle();
     };
-    connect(&mut link);
-    let told = neighbor_advert(ROUTER, link.made([0xfe80, 0]), ROUTER, ROUTER_MAC, true);
-    let local = link.made([0xfe80, 0]);
-    link.say(ROUTER, local, &told);
-    let made = link.made([0xfd00, 1]);
-    let syns = |link: &Link| {
+    connect(&mut router);
+    let told = neighbor_advert(ROUTER, router.made([0xfe80, 0]), ROUTER, ROUTER_MAC, true);
+    let local = router.made([0xfe80, 0]);
+    router.say(ROUTER, local, &told);
+    let made = router.made([0xfd00, 1]);
+    let syns = |router: &Routed| {
         let to_far =
             |(ip, _): &&(Ipv6Header, Vec<u8>)| (ip.src, ip.next_header) == (made, ipv6::TCP);
-        link.seen.iter().filter(to_far).count()
+        router.seen.iter().filter(to_far).count()
     };
-    assert!(syns(&link) > 0, "by the address that the router told");
-    link.tell(0);
+    assert!(syns(&router) > 0, "by the address that the router told");
+    router.tell(0);
     let ended = events.poll();
     assert!(
         matches!(ended, Some(heddle_verbs::CmEvent::ConnectError { .. })),
@@ -193,9 +161,9 @@ fn test_connections_go_through_the_router_while_it_serves() {
 #[test]
 fn test_port_that_ignores_routers_stays_as_it_is() {
     let (eal, _turn) = eal();
-    let mut link = Link::new(&eal, RouterAdverts::Ignore);
-    assert_eq!(link.solicits(), 0);
-    link.tell(1800);
-    let made = link.made([0xfd00, 1]);
-    assert!(!link.answers(made));
+    let mut router = Routed::new(&eal, RouterAdverts::Ignore);
+    assert_eq!(router.solicits(), 0);
+    router.tell(1800);
+    let made = router.made([0xfd00, 1]);
+    assert!(!router.answers(made));
 }

@@ -2,13 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use arrayvec::ArrayVec;
-use heddle_base::Chunks;
-use heddle_ctl::{Endpoint, EndpointConfig, Node, OpenError, PortSetup, Question, Reply};
-use heddle_dataplane::{
-    Clock, Eal, FaultConfig, ManualClock, Mbuf, Mempool, MempoolConfig, Offloads, Port, PortConfig,
-    RxQueue, TxQueue,
-};
+use heddle_ctl::{EndpointConfig, Node, OpenError, PortSetup, Question, Reply};
+use heddle_dataplane::{Eal, FaultConfig, Offloads};
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::wire::arp::{Arp, Operation, PACKET_LEN};
 use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv6Header, MacAddr, Tag, ipv6};
@@ -69,62 +64,22 @@ fn test_long_messages_pass_a_vhost_pair_that_takes_tags_out() {
     });
 }
 
-/// The RNIC, and a wire in the hands of the test.
-struct Wire {
-    us: Endpoint,
-    rx: RxQueue,
-    tx: TxQueue,
-    pool: Mempool,
-    _far: Port,
-    _hand: ManualClock,
-    mac: [u8; 6],
-}
+/// The RNIC, at a wire in the hands of the test.
+struct Wire(Link);
 
 const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 impl Wire {
     fn new(eal: &Eal, vlans: Vec<Vlan>) -> Wire {
-        let (clock, hand) = Clock::manual();
-        let mut config = config(US, &clock);
-        config.vlans = vlans;
-        let pool = || Mempool::new(eal, &MempoolConfig::for_mtu(2047, 1500)).unwrap();
-        let pools = (pool(), pool());
-        let ports = (PortConfig::new(pools.0), PortConfig::new(pools.1));
-        let (port, mut far) = Port::ring_pair(eal, &name(), 1024, &ports.0, &ports.1).unwrap();
-        let mac = port.mac();
-        let (rx, tx) = far.take_queues().pop().unwrap();
-        let us = Endpoint::on_port(eal, port, pools.0, &config).unwrap();
-        let mut wire = Wire { us, rx, tx, pool: pools.1, _far: far, _hand: hand, mac };
-        wire.settle();
-        wire
-    }
-
-    /// Returns the frames that the RNIC sends now.
-    fn settle(&mut self) -> Vec<Vec<u8>> {
-        let mut seen = Vec::new();
-        for _ in 0..200 {
-            self.us.poll();
-            let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
-            self.rx.burst(&mut frames);
-            for f in frames.drain(..) {
-                let mut b = vec![0; f.len()];
-                f.copy_at(0, &mut b);
-                seen.push(b);
-            }
-        }
-        seen
+        let mut link = Link::open(eal, |c| c.vlans = vlans);
+        link.settle();
+        Wire(link)
     }
 
     /// Puts a frame on the wire, with a tag unless `id` is 0; returns the frames that follow.
     fn say(&mut self, id: u16, frame: &[u8]) -> Vec<Vec<u8>> {
         let tag = Vid::new(id).map(|vid| Tag::new(vid, 0).bytes().to_vec()).unwrap_or_default();
-        let frame = [&frame[..12], &tag, &frame[12..]].concat();
-        let mut m = self.pool.alloc().unwrap();
-        m.append(frame.len()).unwrap().copy_from_slice(&frame);
-        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
-        one.push(m);
-        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
-        self.settle()
+        self.0.say(&[&frame[..12], &tag, &frame[12..]].concat())
     }
 
     /// Returns true if the RNIC answers for the address in this VLAN, and says so there.
@@ -180,7 +135,7 @@ impl Wire {
 
     /// Returns how many links of the port have the address that is made of this prefix.
     fn has(&self, prefix: u16) -> usize {
-        let [m0, m1, m2, m3, m4, m5] = self.mac;
+        let [m0, m1, m2, m3, m4, m5] = self.0.mac;
         let word = |high, low| u16::from_be_bytes([high, low]);
         let made = Ipv6Addr::new(
             0xfd00,
@@ -192,15 +147,15 @@ impl Wire {
             word(0xfe, m3),
             word(m4, m5),
         );
-        let all = self.us.device().addresses().unwrap();
+        let all = self.0.us.device().addresses().unwrap();
         all.iter().filter(|a| a.addr == IpAddr::V6(made)).count()
     }
 
     fn set(&mut self, net: Addressing) {
         let reply = Reply::new(|done: Result<(), _>| done.unwrap());
         let nets = vec![net];
-        self.us.asker().ask(Question::SetAddressing { nets, reply }).unwrap();
-        self.settle();
+        self.0.us.asker().ask(Question::SetAddressing { nets, reply }).unwrap();
+        self.0.settle();
     }
 }
 
@@ -226,11 +181,11 @@ fn test_vlans_come_and_go_while_the_rnic_runs() {
     ] {
         assert_eq!(wire.answers(id, ip), ours, "{ip} in VLAN {id}");
     }
-    let addrs = wire.us.device().addresses().unwrap();
+    let addrs = wire.0.us.device().addresses().unwrap();
     assert_eq!(addrs.len(), 3);
     wire.set(own().with_vlans(vec![vlan(20, &["10.0.20.1/24"])]).unwrap());
     assert!(!wire.answers(10, "10.0.10.1") && wire.answers(20, "10.0.20.1"));
-    let counters = wire.us.snapshot().worker.engine.stack;
+    let counters = wire.0.us.snapshot().worker.engine.stack;
     assert_eq!(counters.rx_unknown_vlan, 3);
 }
 
