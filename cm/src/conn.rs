@@ -27,7 +27,7 @@ use heddle_iwarp::QpEvent;
 use heddle_rnic::Order;
 use heddle_types::{
     AcceptTerms, AppId, CloseReason, CmId, ConnId, ConnectError, ConnectFailure, DisconnectReason,
-    Event, ListenerId, QpSpec, Qpn, RequestError, RnicError, TerminatePayload, WorkerId,
+    Event, ListenerId, QpSpec, Qpn, RequestError, RnicError, TcpTerms, TerminatePayload, WorkerId,
 };
 
 use crate::counters::CmCounters;
@@ -67,6 +67,8 @@ pub(crate) struct ConnInfo {
     pub(crate) since: Stamp,
     /// The listener that the connection came to, if the peer made the connection.
     pub(crate) passive: Option<Passive>,
+    /// Settings of TCP, for another attempt.
+    pub(crate) tcp: TcpTerms,
     pub(crate) close_timeout: Millis,
     pub(crate) close_limit: Millis,
 }

@@ -303,14 +303,15 @@ impl ConnectionManager {
             Effect::Tell(event) => self.tell(c.link.app, event),
             Effect::Deadline(after) => self.set_deadline(id, after),
             Effect::Redial { old, closed } => {
-                let (worker, remote) = (c.link.worker, c.link.remote());
+                let (worker, remote, tcp) = (c.link.worker, c.link.remote(), c.link.tcp);
                 let local = c.link.local.as_ref().map(|l| l.get().ip());
                 self.by_worker.remove(&(worker, old));
                 if !closed {
                     self.orders.push_back((worker, Order::Abort { conn: old }));
                 }
                 self.orders.push_back((worker, Order::Release { conn: old }));
-                self.orders.push_back((worker, Order::Connect { token: id.0, local, remote }));
+                let connect = Order::Connect { token: id.0, local, remote, tcp };
+                self.orders.push_back((worker, connect));
             }
             Effect::Free(qpn) => self.claims.free(qpn),
             Effect::Spend(qpn) if self.is_gone(c.link.app) => self.claims.free(qpn),

@@ -19,7 +19,7 @@ mod problem;
 mod shown;
 mod summary;
 mod text;
-mod value;
+pub(crate) mod value;
 
 use core::net::SocketAddr;
 use core::time::Duration;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use heddle_nfs::{ANONYMOUS, Access, Network, Squash};
 use heddle_services as services;
+use heddle_types::TcpTerms;
 
 /// The kind of a service: a service of `heddle-services`, or NFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +118,8 @@ pub struct ServiceSpec {
     /// Whether the listener also answers InfiniBand's requests. Such connections carry no data, so
     /// this is only for services that [need none](ServiceKind::needs_data).
     pub infiniband: bool,
+    /// Settings of TCP for the listener's connections, where they differ from the RNIC's.
+    pub tcp: TcpTerms,
 }
 
 /// Returns the names of the services, for messages and help.
@@ -161,7 +164,7 @@ impl FromStr for ServiceSpec {
         let none = || services::ServiceError::NoService(s.into());
         let (addr, kind) = s.split_once('=').ok_or_else(none)?;
         let (addr, kind) = (ServiceSpec::address(addr)?, kind.parse()?);
-        Ok(ServiceSpec { addr, kind, infiniband: false })
+        Ok(ServiceSpec { addr, kind, infiniband: false, tcp: TcpTerms::default() })
     }
 }
 
@@ -174,7 +177,8 @@ impl ServiceSpec {
         };
         let stays = |e: &NfsExport| new.export(&e.directory).is_some();
         let then = Nfs { exports: new.exports.clone(), ..old.clone() };
-        old != new && then == *new && self.addr == other.addr && old.exports.iter().any(stays)
+        let same = (self.addr, self.tcp) == (other.addr, other.tcp);
+        old != new && then == *new && same && old.exports.iter().any(stays)
     }
 
     /// Parses an address and port to listen at.

@@ -120,7 +120,8 @@ impl Service {
         waker: &Waker,
     ) -> Result<Service, String> {
         let Terms { params, limits, quota, opened } = terms;
-        let &ServiceSpec { addr, ref kind, infiniband } = spec;
+        let &ServiceSpec { addr, ref kind, infiniband, tcp } = spec;
+        let params = ListenParams { tcp, ..params };
         match *kind {
             ServiceKind::Program(kind) => {
                 let spec = heddle_services::ServiceSpec { addr, kind, infiniband };

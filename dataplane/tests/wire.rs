@@ -150,9 +150,9 @@ impl Net {
     /// Connects side 0 to side 1 without an MPA exchange.
     fn connect(&mut self, crc: bool) {
         let remote = ([10, 0, 0, 2], PORT).into();
-        let listen = Order::Listen { token: 1, at: ListenAt::All, port: PORT, backlog: 4 };
+        let listen = Order::listen(1, ListenAt::All, PORT, 4);
         self.sides[1].order(Command::Order(listen));
-        self.sides[0].order(Command::Order(Order::Connect { token: 2, local: None, remote }));
+        self.sides[0].order(Command::Order(Order::connect(2, remote)));
         let mut conns: [Option<ConnId>; 2] = [None; 2];
         self.until("a connection", |net| {
             for (side, conn) in net.sides.iter_mut().zip(&mut conns) {

@@ -125,12 +125,16 @@ pub fn seeds() -> Seeds {
             address: "10.0.0.1:1".into(),
             service: "sink".into(),
             infiniband: false,
+            congestion: None,
+            ecn: None,
             forward: None,
         })),
         admin(admin::Request::ListenAdd(admin::ListenAdd {
             address: "10.0.0.1:2".into(),
             service: String::new(),
             infiniband: false,
+            congestion: None,
+            ecn: None,
             forward: Some(admin::Forward {
                 to: "10.0.0.2:7174".into(),
                 over: "iwarp".into(),

@@ -14,7 +14,7 @@ use heddle_mr::MrTable;
 use heddle_shm::account::{Account, Descriptors};
 use heddle_socket::document::{Answer, Call, VERSION, to_line};
 use heddle_socket::wire::{Inbox, receive, send};
-use heddle_types::Request as CmRequest;
+use heddle_types::{Request as CmRequest, TcpTerms};
 use heddle_verbs::remote::protocol::{self, Request};
 use heddle_verbs::{
     CmEvent, CmId, ConnectFailure, DeviceError, DeviceLimits, ListenParams, Protocol, QpFate,
@@ -249,6 +249,7 @@ fn request(o: &mut Bytes<'_>, known: &Known) -> Request {
             ord: o.short(),
             private_data: vec![1; o.size() % 600],
             timeout: Duration::from_secs(o.number()),
+            tcp: TcpTerms::default(),
         }),
         29 => Request::Accept(protocol::Accept {
             conn: o.number(),

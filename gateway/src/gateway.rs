@@ -274,9 +274,14 @@ impl Gateway {
         match request {
             Request::Connect { id, remote, params: p } => {
                 let qp = self.qp(p.qp.qpn)?;
-                let (local, protocol, private_data) = (p.local, p.protocol, p.private_data.clone());
-                let (ird, ord, timeout) = (p.ird, p.ord, p.timeout);
-                let params = ConnectParams { qp, local, protocol, ird, ord, private_data, timeout };
+                let params = ConnectParams {
+                    local: p.local,
+                    protocol: p.protocol,
+                    private_data: p.private_data.clone(),
+                    timeout: p.timeout,
+                    tcp: p.tcp,
+                    ..ConnectParams::new(qp).reads(p.ird, p.ord)
+                };
                 let name = self.device.connect(*remote, params, &self.events)?;
                 self.named.insert(*id, name);
                 self.known.insert(name, *id);

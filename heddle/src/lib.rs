@@ -137,11 +137,11 @@ pub mod connection {
     };
     pub use heddle_types::{CloseReason, ConnectError, DialogueError, ListenError, ParamsError};
     pub use heddle_verbs::{
-        AcceptParams, Agreed, BoundAddr, CmEvent, CmId, ConnectFailure, ConnectParams, Connecting,
-        Connection, ConnectionError, DEFAULT_READ_DEPTH, DYNAMIC_PORTS, DisconnectReason, Ends,
-        EventQueue, IbRefusal, Incoming, ListenFailure, ListenParams, Listener, ListenerId,
-        MpaOptions, PeerDepths, Protocol, QpFate, Reservation, ReserveError, TakenEvents, TermCode,
-        Transport,
+        AcceptParams, Agreed, BoundAddr, CmEvent, CmId, Congestion, ConnectFailure, ConnectParams,
+        Connecting, Connection, ConnectionError, DEFAULT_READ_DEPTH, DYNAMIC_PORTS,
+        DisconnectReason, Ecn, Ends, EventQueue, IbRefusal, Incoming, ListenFailure, ListenParams,
+        Listener, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate, Reservation, ReserveError,
+        TakenEvents, TcpTerms, TermCode, Transport,
     };
 }
 

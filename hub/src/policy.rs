@@ -6,7 +6,7 @@ use core::ops::RangeInclusive;
 use heddle_engine::ShareTerms;
 use heddle_shm::account::{Grants, Kind};
 
-use heddle_types::ListenAt;
+use heddle_types::{ListenAt, TcpTerms};
 use heddle_verbs::DeviceLimits;
 
 /// Resources that the applications of one principal may have together, and permissions of each of
@@ -40,6 +40,8 @@ pub struct Policy {
     /// The weight of the applications together in the turns of workers, and the rates at which they
     /// may send.
     pub share: ShareTerms,
+    /// Settings of TCP for their listeners and connections, unless an application names its own.
+    pub tcp: TcpTerms,
     /// Addresses at which an application may listen. Only a rule for all addresses of a family
     /// contains the unspecified address; a listener at `::` that takes IPv4 as well needs a rule of
     /// each family.
@@ -70,6 +72,7 @@ impl Default for Policy {
             backlog: 512,
             limits: DeviceLimits::default(),
             share: ShareTerms::default(),
+            tcp: TcpTerms::default(),
             listen: Addresses::any(),
             connect: Addresses::any(),
             reserved: Vec::new(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heddle_base::Instant;
 use heddle_tcp::{Addressing, DatagramFilter, Keepalive, LinkNews, RxDatagram, TxDatagram, Vid};
-use heddle_types::{ConnId, ConnectError, ListenAt, ListenError, RnicError};
+use heddle_types::{ConnId, ConnectError, ListenAt, ListenError, RnicError, TcpTerms};
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
@@ -25,6 +25,8 @@ pub enum Order {
         port: u16,
         /// Connections that may be half-open at a time.
         backlog: usize,
+        /// Settings of TCP for the listener's connections.
+        tcp: TcpTerms,
     },
     /// Stop the listener that an [`Order::Listen`] with the same addresses and port started;
     /// established connections go on.
@@ -42,6 +44,8 @@ pub enum Order {
         local: Option<IpAddr>,
         /// The peer's address and port.
         remote: SocketAddr,
+        /// Settings of TCP for the connection.
+        tcp: TcpTerms,
     },
     /// Send bytes of the start-up dialogue; [`Report::Refused`] answers if the RNIC cannot.
     SendStartup {
@@ -165,6 +169,19 @@ pub enum Arrival {
     News(LinkNews),
 }
 
+impl Order {
+    /// Returns the order to accept TCP connections with the settings of the RNIC.
+    pub fn listen(token: u64, at: ListenAt, port: u16, backlog: usize) -> Order {
+        Order::Listen { token, at, port, backlog, tcp: TcpTerms::default() }
+    }
+
+    /// Returns the order to start a TCP connection from the address on the link to the peer, with the
+    /// settings of the RNIC.
+    pub fn connect(token: u64, remote: SocketAddr) -> Order {
+        Order::Connect { token, local: None, remote, tcp: TcpTerms::default() }
+    }
+}
+
 impl<F: RnicFrame> Rnic<F> {
     /// Carries out an order, and returns a report if the order gets an answer at once.
     ///
@@ -174,16 +191,16 @@ impl<F: RnicFrame> Rnic<F> {
     pub fn handle_order(&mut self, now: Instant, order: Order) -> Option<Report> {
         tracing::trace!(?order, "order");
         match order {
-            Order::Listen { token, at, port, backlog } => {
-                let result = self.listen(at, port, backlog);
+            Order::Listen { token, at, port, backlog, tcp } => {
+                let result = self.listen_with(at, port, backlog, tcp);
                 Some(Report::Listening { token, result })
             }
             Order::Unlisten { at, port } => {
                 self.unlisten(now, at, port);
                 None
             }
-            Order::Connect { token, local, remote } => {
-                let result = self.connect_from(now, local, remote);
+            Order::Connect { token, local, remote, tcp } => {
+                let result = self.connect_with(now, local, remote, tcp);
                 Some(Report::Connecting { token, result })
             }
             Order::SendStartup { conn, bytes } => {

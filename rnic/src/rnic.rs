@@ -16,6 +16,7 @@ use heddle_tcp::{
 };
 use heddle_types::{
     CloseReason, ConnId, ConnectError, Cqe, ListenAt, ListenError, RecvWr, RnicError, SendWr,
+    TcpTerms,
 };
 
 use crate::conn::{ConnState, Mode};
@@ -176,6 +177,17 @@ impl<F: RnicFrame> Rnic<F> {
         self.stack.listen(at, port, backlog)
     }
 
+    /// Like [`listen`](Self::listen), but with the settings of TCP that `tcp` names.
+    pub fn listen_with(
+        &mut self,
+        at: impl Into<ListenAt>,
+        port: u16,
+        backlog: usize,
+        tcp: TcpTerms,
+    ) -> Result<(), ListenError> {
+        self.stack.listen_with(at, port, backlog, tcp)
+    }
+
     /// Stops the listener that [`listen`](Self::listen) started with the same addresses and port;
     /// established connections go on.
     pub fn unlisten(&mut self, now: Instant, at: impl Into<ListenAt>, port: u16) {
@@ -195,6 +207,17 @@ impl<F: RnicFrame> Rnic<F> {
         remote: SocketAddr,
     ) -> Result<ConnId, ConnectError> {
         self.stack.connect_from(now, local, remote, None)
+    }
+
+    /// Like [`connect_from`](Self::connect_from), but with the settings of TCP that `tcp` names.
+    pub fn connect_with(
+        &mut self,
+        now: Instant,
+        local: Option<IpAddr>,
+        remote: SocketAddr,
+        tcp: TcpTerms,
+    ) -> Result<ConnId, ConnectError> {
+        self.stack.connect_with(now, (local, None), remote, tcp)
     }
 
     /// Uses these addresses and routes from now on; see [`Stack::set_addressing`]. The stack resets

@@ -141,6 +141,12 @@ pub(crate) enum ListenCommand {
         /// Answer InfiniBand's requests too, whose connections carry no data: cmtime only
         #[arg(long, conflicts_with = "forward")]
         infiniband: bool,
+        /// Congestion control of its connections: cubic, newreno or dctcp
+        #[arg(long, value_name = "NAME", conflicts_with = "forward")]
+        congestion: Option<String>,
+        /// Whether its connections use ECN: off, accept or request
+        #[arg(long, value_name = "NAME", conflicts_with = "forward")]
+        ecn: Option<String>,
         /// Forward connections that arrive over the other protocol than --over
         #[arg(long, value_name = "ADDR:PORT", requires = "over")]
         forward: Option<String>,
@@ -245,21 +251,43 @@ pub(crate) fn stats(args: &StatsCommand) -> Result<(), Failure> {
 
 pub(crate) fn listen(command: &ListenCommand) -> Result<(), Failure> {
     match command {
-        ListenCommand::Add { listen, infiniband, forward, over, connections, timeout, at } => {
+        ListenCommand::Add {
+            listen,
+            infiniband,
+            congestion,
+            ecn,
+            forward,
+            over,
+            connections,
+            timeout,
+            at,
+        } => {
             let args = match (forward, over) {
                 (Some(to), Some(over)) => {
                     let (to, over) = (to.clone(), over.clone());
                     let ms = |t: &Span| u64::try_from(t.0.as_millis()).unwrap_or(u64::MAX);
                     let timeout_ms = timeout.as_ref().map(ms);
                     let to = Forward { to, over, connections: *connections, timeout_ms };
-                    let (address, service, forward) = (listen.clone(), String::new(), Some(to));
-                    ListenAdd { address, service, infiniband: false, forward }
+                    ListenAdd {
+                        address: listen.clone(),
+                        service: String::new(),
+                        infiniband: false,
+                        congestion: None,
+                        ecn: None,
+                        forward: Some(to),
+                    }
                 }
                 _ => {
                     let form = "expected ADDR:PORT=SERVICE, as 10.0.0.1:7174=rping";
                     let parts = listen.split_once('=').ok_or_else(|| Failure::usage(form))?;
-                    let (address, service) = (parts.0.into(), parts.1.into());
-                    ListenAdd { address, service, infiniband: *infiniband, forward: None }
+                    ListenAdd {
+                        address: parts.0.into(),
+                        service: parts.1.into(),
+                        infiniband: *infiniband,
+                        congestion: congestion.clone(),
+                        ecn: ecn.clone(),
+                        forward: None,
+                    }
                 }
             };
             at.show(&Request::ListenAdd(args), |(): &()| String::new())

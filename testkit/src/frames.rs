@@ -15,6 +15,10 @@ pub const RST: u8 = 0x04;
 pub const PSH: u8 = 0x08;
 /// TCP's flag ACK.
 pub const ACK: u8 = 0x10;
+/// TCP's flag ECE (RFC 3168): a packet arrived with the mark of congestion.
+pub const ECE: u8 = 0x40;
+/// TCP's flag CWR: the sender has reduced its window.
+pub const CWR: u8 = 0x80;
 
 const BROADCAST: Mac = [0xff; 6];
 
@@ -117,6 +121,15 @@ fn ipv4(path: &Path, ttl: u8, protocol: u8, body: &[u8]) -> Vec<u8> {
     f.extend(h);
     f.extend(body);
     f
+}
+
+/// Returns a frame of IPv4 with the mark of congestion.
+pub fn marked(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[15] |= 3;
+    frame[24..26].fill(0);
+    let sum = checksum(&[&frame[14..34]]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
 }
 
 /// Builds an ICMP echo request.

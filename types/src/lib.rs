@@ -22,6 +22,7 @@ mod params;
 mod protocol;
 mod qp;
 mod request;
+mod tcp;
 mod term_code;
 mod terminate;
 pub mod wr;
@@ -43,6 +44,7 @@ pub use params::{AcceptTerms, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, Qp
 pub use protocol::{DialogueError, ParamsError, Protocol};
 pub use qp::ConnectedState;
 pub use request::{Request, RequestError};
+pub use tcp::{Congestion, Ecn, TcpTerms};
 pub use term_code::TermCode;
 pub use terminate::TerminatePayload;
 pub use wr::{Data, Limits, PostError, RecvWr, SendOp, SendWr, Sge, check_recv, check_send};

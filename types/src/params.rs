@@ -6,6 +6,7 @@ use core::time::Duration;
 use crate::mpa::MpaOptions;
 use crate::number::{Pd, Qpn};
 use crate::protocol::Protocol;
+use crate::tcp::TcpTerms;
 
 /// Default number of RDMA Reads outstanding at a time in either direction.
 pub const DEFAULT_READ_DEPTH: u16 = 16;
@@ -38,6 +39,9 @@ pub struct ListenParams {
     /// families; a listener at `0.0.0.0` takes connections over IPv4 only in either case.
     #[cfg_attr(feature = "serde", serde(default))]
     pub v6_only: bool,
+    /// Settings of TCP for the listener's connections, where they differ from the RNIC's.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "TcpTerms::is_usual"))]
+    pub tcp: TcpTerms,
     /// Connections that may be in their start-up at a time, at all workers together. TCP takes as
     /// many half-open connections at each worker.
     pub backlog: usize,
@@ -67,6 +71,7 @@ impl Default for ListenParams {
             protocol: Protocol::default(),
             infiniband: false,
             v6_only: false,
+            tcp: TcpTerms::default(),
             backlog: 128,
             request_timeout: Duration::from_secs(5),
             accept_timeout: Duration::from_secs(30),
@@ -105,6 +110,8 @@ pub struct ConnectTerms {
     pub private_data: Vec<u8>,
     /// Time limit from the request to the established connection.
     pub timeout: Duration,
+    /// Settings of TCP for the connection, where they differ from the RNIC's.
+    pub tcp: TcpTerms,
 }
 
 impl ConnectTerms {
@@ -119,6 +126,7 @@ impl ConnectTerms {
             ord: DEFAULT_READ_DEPTH,
             private_data: Vec::new(),
             timeout: Duration::from_secs(10),
+            tcp: TcpTerms::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use heddle_types::{DEFAULT_READ_DEPTH, MpaOptions, Protocol, QpSpec};
+use heddle_types::{DEFAULT_READ_DEPTH, MpaOptions, Protocol, QpSpec, TcpTerms};
 
 use crate::qp::Qp;
 
@@ -28,6 +28,8 @@ pub struct ConnectParams {
     pub private_data: Vec<u8>,
     /// Time limit for the whole start-up.
     pub timeout: Duration,
+    /// Settings of TCP for the connection, where they differ from the RNIC's.
+    pub tcp: TcpTerms,
 }
 
 impl ConnectParams {
@@ -42,6 +44,7 @@ impl ConnectParams {
             ord: DEFAULT_READ_DEPTH,
             private_data: Vec::new(),
             timeout: Duration::from_secs(10),
+            tcp: TcpTerms::default(),
         }
     }
 
@@ -64,7 +67,7 @@ impl ConnectParams {
     }
 
     pub(crate) fn split(self) -> (Qp, heddle_types::ConnectTerms) {
-        let ConnectParams { qp, local, protocol, ird, ord, private_data, timeout } = self;
+        let ConnectParams { qp, local, protocol, ird, ord, private_data, timeout, tcp } = self;
         let spec = spec(&qp);
         (
             qp,
@@ -76,6 +79,7 @@ impl ConnectParams {
                 ord,
                 private_data,
                 timeout,
+                tcp,
             },
         )
     }

@@ -201,6 +201,7 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
             first_fpdu_timeout: Some(seconds(60).into()),
             rtr_timeout: seconds(5).into(),
         }),
+        tcp: TcpTerms::default(),
         close_timeout: seconds(20).into(),
         close_limit: seconds(600).into(),
     };

@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 use heddle_base::Instant;
 use heddle_rnic::{Event as RnicEvent, Order, Report};
 use heddle_types::{
-    AppId, CmId, ConnId, ConnectError, Event, ListenError, ListenFailure, ListenerId, WorkerId,
+    AppId, CmId, ConnId, ConnectError, Event, ListenError, ListenFailure, ListenerId, TcpTerms,
+    WorkerId,
 };
 
 use super::ConnectionManager;
@@ -143,6 +144,7 @@ impl ConnectionManager {
             received: 0,
             since: Stamp::of(self.now),
             passive: Some(passive),
+            tcp: TcpTerms::default(),
             close_timeout: self.config.close_timeout.into(),
             close_limit: self.config.close_limit.into(),
         };

@@ -94,8 +94,8 @@ impl ConnectionManager {
         // Every connection makes its own answer; this one only checks the options.
         dialogue::answer(&params.protocol, false)?;
         for &worker in &workers {
-            let (port, backlog) = (addr.port(), params.backlog);
-            let order = Order::Listen { token: id.0, at, port, backlog };
+            let (port, backlog, tcp) = (addr.port(), params.backlog, params.tcp);
+            let order = Order::Listen { token: id.0, at, port, backlog, tcp };
             self.orders.push_back((worker, order));
         }
         self.listeners.insert(id, Listener::new(app, addr, params, workers));
@@ -178,12 +178,14 @@ impl ConnectionManager {
             received: 0,
             since: Stamp::of(self.now),
             passive: None,
+            tcp: params.tcp,
             close_timeout: self.config.close_timeout.into(),
             close_limit: self.config.close_limit.into(),
         };
         self.insert(link, State::Opening { ask, qp });
         self.set_deadline(id, Some(params.timeout));
-        self.orders.push_back((worker, Order::Connect { token: id.0, local, remote }));
+        let tcp = params.tcp;
+        self.orders.push_back((worker, Order::Connect { token: id.0, local, remote, tcp }));
         Ok(())
     }
 

@@ -97,7 +97,7 @@ impl Worker {
                 self.reports.push_back(Report::Listening { token, result });
             }
             Order::Unlisten { at, port } => drop(self.listening.remove(&(at, port))),
-            Order::Connect { token, local, remote } => {
+            Order::Connect { token, local, remote, .. } => {
                 // A worker carries orders out in sequence, so a connect from before a change of
                 // addresses comes before the change.
                 assert!(local.is_none_or(|a| self.net.is_ours(a)), "from its own addresses");

@@ -6,6 +6,7 @@
 mod applications;
 mod blocking;
 mod common;
+mod congestion;
 mod connections;
 mod cqs;
 mod domains;

@@ -14,14 +14,14 @@ use heddle_socket::admin::{
 };
 use heddle_socket::{Fault, FaultKind};
 use heddle_tcp::Addressing;
-use heddle_types::CmId;
+use heddle_types::{CmId, Congestion, Ecn, TcpTerms};
 use tokio::net::TcpListener;
 
 use super::taken::{self, Taken};
 use super::{Appliance, addresses, exports, silent};
 use crate::access::Access;
 use crate::change::{self, Change, Net};
-use crate::config::{self, Config, ConfigError, Forward, forward, level};
+use crate::config::{self, Config, ConfigError, Forward, forward, level, value};
 use crate::gateway;
 use crate::nfs::Opened;
 use crate::service::{ServiceError, ServiceKind, ServiceSpec};
@@ -33,6 +33,17 @@ struct Prepared {
     metrics: Option<TcpListener>,
     /// Resources of NFS exports, by the addresses where they will listen.
     exports: BTreeMap<SocketAddr, Opened>,
+}
+
+/// Returns the settings of TCP that a listener is to have.
+fn tcp_terms(args: &ListenAdd) -> Result<TcpTerms, String> {
+    fn named<T: Copy>(given: Option<&String>, names: &[(&str, T)]) -> Result<Option<T>, String> {
+        given.map(|s| value::named(s, names)).transpose()
+    }
+    Ok(TcpTerms {
+        congestion: named(args.congestion.as_ref(), &Congestion::NAMES)?,
+        ecn: named(args.ecn.as_ref(), &Ecn::NAMES)?,
+    })
 }
 
 fn invalid(what: impl ToString) -> Fault {
@@ -83,10 +94,15 @@ impl Appliance {
             if args.infiniband && !config.infiniband {
                 return Err(forward::NOT_SPOKEN.into());
             }
-            return Ok(Change::ListenAdd(ServiceSpec { addr, kind, infiniband: args.infiniband }));
+            let tcp = tcp_terms(args)?;
+            let infiniband = args.infiniband;
+            return Ok(Change::ListenAdd(ServiceSpec { addr, kind, infiniband, tcp }));
         };
         if !args.service.is_empty() || args.infiniband {
             return Err("a listener has a service or forwards, not both".into());
+        }
+        if args.congestion.is_some() || args.ecn.is_some() {
+            return Err(forward::NO_TCP.into());
         }
         let timeout = f.timeout_ms.map_or(forward::TIMEOUT, Duration::from_millis);
         let connections = f.connections.unwrap_or(forward::CONNECTIONS);

@@ -17,6 +17,7 @@ use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{
     Addressing, Cidr, Congestion, Ecn, Pacing, PathMtu, Priority, Route, SynCookies, Vid, Vlan,
 };
+use heddle_types::TcpTerms;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use toml::Spanned;
@@ -149,12 +150,17 @@ impl Checker<'_> {
 
     fn choice<T: Copy>(&mut self, key: &Key<String>, choices: &[(&str, T)], default: T) -> T {
         let Some(given) = key else { return default };
-        let parsed = self.word(given, |s| {
-            let found = choices.iter().find(|(name, _)| *name == s).map(|(_, value)| *value);
-            let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-            found.ok_or_else(|| format!("'{s}' is none of {}", names.join(", ")))
-        });
-        parsed.unwrap_or(default)
+        self.word(given, |s| value::named(s, choices)).unwrap_or(default)
+    }
+
+    /// Returns the settings of TCP for listeners or connections, where they differ from `[tcp]`.
+    fn tcp_terms(&mut self, congestion: &Key<String>, ecn: &Key<String>) -> TcpTerms {
+        TcpTerms {
+            congestion: congestion
+                .as_ref()
+                .and_then(|g| self.word(g, |s| value::named(s, &Congestion::NAMES))),
+            ecn: ecn.as_ref().and_then(|g| self.word(g, |s| value::named(s, &Ecn::NAMES))),
+        }
     }
 
     fn time(&mut self, key: &Key<Time>, default: Duration) -> Duration {
@@ -613,6 +619,7 @@ impl Checker<'_> {
                 backlog: self.number(&f.backlog, 1..=4096, usual.backlog),
                 limits,
                 share,
+                tcp: self.tcp_terms(&f.congestion, &f.ecn),
                 // Without a list the application may listen nowhere, because other hosts know our
                 // addresses.
                 listen: self.where_to(Some(f.listen.as_deref().unwrap_or_default())),

@@ -231,6 +231,8 @@ pub(super) struct Listen {
     pub(super) address: Key<String>,
     pub(super) service: Key<String>,
     pub(super) infiniband: Key<bool>,
+    pub(super) congestion: Key<String>,
+    pub(super) ecn: Key<String>,
     pub(super) forward: Key<Forward>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) export: Vec<Spanned<Export>>,
@@ -283,6 +285,8 @@ pub(super) struct Client {
     pub(super) weight: Key<i64>,
     pub(super) rate: Key<String>,
     pub(super) connection_rate: Key<String>,
+    pub(super) congestion: Key<String>,
+    pub(super) ecn: Key<String>,
     pub(super) listen: Option<Vec<Spanned<String>>>,
     pub(super) connect: Option<Vec<Spanned<String>>>,
 }

@@ -37,6 +37,9 @@ pub(crate) const TIMEOUTS: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(60);
 pub(crate) const TIMEOUTS_TEXT: &str = "a target has between 100ms and 60s to answer";
 
+/// The reason why a forwarder has no settings of TCP.
+pub(crate) const NO_TCP: &str = "congestion and ecn are settings of a listener with a service";
+
 /// The reason why InfiniBand is not available.
 pub(crate) const NOT_SPOKEN: &str = "needs cm = true in [infiniband]";
 

@@ -254,6 +254,8 @@ fn service(s: &ServiceSpec) -> file::Listen {
         address: word(s.addr),
         service: word(kind),
         infiniband: flag(s.infiniband),
+        congestion: s.tcp.congestion.and_then(|c| name(&Congestion::NAMES, c)),
+        ecn: s.tcp.ecn.and_then(|e| name(&Ecn::NAMES, e)),
         ..file::Listen::default()
     }
 }
@@ -287,6 +289,8 @@ fn client(c: &ClientRule) -> file::Client {
         weight: number(p.share.weight),
         rate: rate(p.share.rate),
         connection_rate: rate(p.share.connection_rate),
+        congestion: p.tcp.congestion.and_then(|c| name(&Congestion::NAMES, c)),
+        ecn: p.tcp.ecn.and_then(|e| name(&Ecn::NAMES, e)),
         listen: Some(places(&p.listen)),
         connect: Some(places(&p.connect)),
     }

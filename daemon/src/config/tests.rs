@@ -3,6 +3,7 @@ use super::*;
 use heddle_dataplane::{IovaMode, Naps};
 use heddle_hub::ShareTerms;
 use heddle_tcp::Priority;
+use heddle_types::TcpTerms;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 
 /// The shortest valid file.
@@ -273,6 +274,40 @@ fn test_client_rule_has_weight_and_rates_of_its_share() {
         let problems = of_keys(&format!("{LEAST}[[client]]\nwho = \"any\"\n{keys}\n"));
         assert!(matches!(&problems[..], [(k, t)] if k == key && t.contains(text)), "{problems:?}");
     }
+}
+
+#[test]
+fn test_listeners_and_client_rules_have_congestion_control_of_their_own() {
+    let listener = "[[listen]]\naddress = \"0.0.0.0:9\"\nservice = \"sink\"\n";
+    let rule = "[[client]]\nwho = \"any\"\n";
+    let of = |l: &str, c: &str| parse(&format!("{LEAST}{listener}{l}{rule}{c}"));
+    let c = of("", "");
+    let usual = TcpTerms::default();
+    assert_eq!((c.listen[0].tcp, c.clients[0].policy.tcp), (usual, usual));
+    let c = of(
+        "congestion = \"dctcp\"\necn = \"request\"\n",
+        "congestion = \"newreno\"\necn = \"off\"\n",
+    );
+    let terms = |congestion, ecn| TcpTerms { congestion: Some(congestion), ecn: Some(ecn) };
+    assert_eq!(c.listen[0].tcp, terms(Congestion::Dctcp, Ecn::Request));
+    assert_eq!(c.clients[0].policy.tcp, terms(Congestion::NewReno, Ecn::Off));
+    assert_eq!(parse(&c.to_text().unwrap()), c);
+    for (l, c, key) in [
+        ("congestion = \"vegas\"\n", "", "listen[0].congestion"),
+        ("ecn = \"on\"\n", "", "listen[0].ecn"),
+        ("", "congestion = \"vegas\"\n", "client[0].congestion"),
+        ("", "ecn = \"on\"\n", "client[0].ecn"),
+    ] {
+        let problems = of_keys(&format!("{LEAST}{listener}{l}{rule}{c}"));
+        assert!(
+            matches!(&problems[..], [(k, t)] if k == key && t.contains("is none of")),
+            "{problems:?}"
+        );
+    }
+    let forwards = "[[listen]]\naddress = \"0.0.0.0:8\"\ncongestion = \"dctcp\"\n\
+                    forward = { to = \"10.0.0.9:1\", over = \"iwarp\" }\n";
+    let problems = of_keys(&format!("{LEAST}{forwards}"));
+    assert!(problems.iter().any(|(k, _)| k == "listen[0].congestion"), "{problems:?}");
 }
 
 #[test]
@@ -699,8 +734,13 @@ fn test_example_configuration_parses_as_is_and_with_every_key() {
     assert_eq!((full.shutdown, full.listen), (plain.shutdown, plain.listen));
     let usual = &plain.control.unwrap();
     assert_eq!(full.control.unwrap(), Control { group: Some(0), ..usual.clone() });
+    let sharing = plain.sharing;
+    let shown = (full.sharing.congestion, full.sharing.ecn);
+    assert_eq!(shown, (sharing.congestion, sharing.ecn));
     let (full, plain) = (&full.clients[0].policy, &plain.clients[0].policy);
-    let want = Policy { connect: full.connect.clone(), ..plain.clone() };
+    // A rule without settings of TCP has those of the RNIC, which are shown.
+    let tcp = TcpTerms { congestion: Some(sharing.congestion), ecn: Some(sharing.ecn) };
+    let want = Policy { connect: full.connect.clone(), tcp, ..plain.clone() };
     // The RNIC has as many windows as STags.
     assert_eq!(full, &want);
 }

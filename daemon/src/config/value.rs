@@ -26,6 +26,16 @@ pub fn cidr(s: &str) -> Result<Cidr, String> {
     Cidr::new(addr, prefix).ok_or_else(|| form.into())
 }
 
+/// Returns the value that has a name.
+///
+/// # Errors
+/// The names.
+pub(crate) fn named<T: Copy>(s: &str, names: &[(&str, T)]) -> Result<T, String> {
+    let found = names.iter().find(|(name, _)| *name == s).map(|(_, value)| *value);
+    let all: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+    found.ok_or_else(|| format!("'{s}' is none of {}", all.join(", ")))
+}
+
 /// Parses an address.
 ///
 /// # Errors

@@ -94,7 +94,7 @@ impl Bench {
     fn connect(&mut self, token: u64) -> ConnId {
         let host = u8::try_from(token % 200).unwrap() + 2;
         let remote = ([10, 0, 1, host], 1).into();
-        self.order(Command::Order(Order::Connect { token, local: None, remote }));
+        self.order(Command::Order(Order::connect(token, remote)));
         self.worker.poll();
         match self.reports.recv() {
             Ok(WorkerReport::Engine(Report::Connecting { token: t, result: Ok(conn) })) => {
@@ -504,7 +504,7 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     assert_eq!(s.worker.datagrams_dropped, 3 * DATAGRAMS as u64 / 2);
     // The answer to an order comes before the waiting datagrams.
     let remote = ([10, 0, 1, 9], 1).into();
-    b.order(Command::Order(Order::Connect { token: 7, remote, local: None }));
+    b.order(Command::Order(Order::connect(7, remote)));
     b.worker.poll();
     let next = b.reports.recv();
     assert!(

@@ -41,8 +41,7 @@ fn test_orders_wait_while_worker_reports_are_not_taken() {
     // worker answers each order at once.
     let remote = "192.0.2.1:1".parse().unwrap();
     let mut sent = 0;
-    while commands.send(Command::Order(Order::Connect { token: sent, local: None, remote })).is_ok()
-    {
+    while commands.send(Command::Order(Order::connect(sent, remote))).is_ok() {
         sent += 1;
         worker.poll();
     }

@@ -114,8 +114,8 @@ impl Pairing {
         // Towards the target we stand for the asker: we offer the asker's IRD and ORD as our own.
         let (ird, ord) = depths(peer);
         let (timeout, protocol) = (rule.timeout, rule.protocol);
-        let params =
-            ConnectTerms { qp: theirs, local: None, protocol, ird, ord, private_data, timeout };
+        let usual = ConnectTerms::new(theirs);
+        let params = ConnectTerms { protocol, ird, ord, private_data, timeout, ..usual };
         let connect = Request::Connect { id: active, remote: rule.target, params };
         let (qps, stage, over) = ([ours, theirs], Stage::Asking, [false; 2]);
         self.pairs.insert(id, Pair { listener, transport, active, qps, stage, over });

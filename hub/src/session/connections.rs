@@ -46,7 +46,8 @@ impl Session {
                 may(self.policy.may_listen(at), "listen at", a.addr)?;
                 self.check_taken()?;
                 let backlog = a.params.backlog.min(self.policy.backlog as usize);
-                let params = ListenParams { backlog, ..a.params };
+                let tcp = a.params.tcp.or(self.policy.tcp);
+                let params = ListenParams { backlog, tcp, ..a.params };
                 let reserved = a.bound.map(|name| self.bound_number(name, at)).transpose()?;
                 // A reservation counts as a listener already.
                 let held = a.bound.and_then(|name| self.bound.get_mut(&name)?.held.take());
@@ -110,6 +111,7 @@ impl Session {
                 let mut params = ConnectParams::new(qp).reads(a.ird, a.ord);
                 (params.local, params.protocol, params.timeout) = (a.local, a.protocol, a.timeout);
                 params.private_data = a.private_data;
+                params.tcp = a.tcp.or(self.policy.tcp);
                 let id = device.connect(a.remote, params, &self.events);
                 let id = id.map_err(|e| self.fault(e))?;
                 self.conns.insert(id.0, held);

@@ -10,7 +10,9 @@ use heddle_base::Seed;
 use heddle_mr::{Kind, MrTable};
 use heddle_shm::{PageSize, Region, RegionError, Sleeper};
 use heddle_socket::wire::{Inbox, receive, send};
-use heddle_types::{Access, Bind, CmId, ConnectFailure, Event as CmEvent, ListenFailure, QpFate};
+use heddle_types::{
+    Access, Bind, CmId, ConnectFailure, Event as CmEvent, ListenFailure, QpFate, TcpTerms,
+};
 use heddle_verbs::remote::OpenParams;
 use heddle_verbs::{AcceptParams, ConnectParams, EventQueue, ListenParams, MrInit, QpInit};
 
@@ -33,6 +35,8 @@ struct Plane {
     silent: std::sync::atomic::AtomicBool,
     /// Backlogs of the listeners that were requested.
     backlogs: Mutex<Vec<usize>>,
+    /// Settings of TCP of the listeners and connections that were requested.
+    tcp: Mutex<Vec<TcpTerms>>,
     gone: Mutex<Vec<AppId>>,
     events: Mutex<HashMap<AppId, TakenEvents>>,
 }
@@ -52,10 +56,12 @@ impl ControlPlane for Arc<Plane> {
                 match request {
                     heddle_types::Request::Listen { id, params, .. } => {
                         self.backlogs.lock().unwrap().push(params.backlog);
+                        self.tcp.lock().unwrap().push(params.tcp);
                         events.unwrap().push(CmEvent::Listening { id }, &taken);
                     }
                     heddle_types::Request::Connect { .. } if self.silent.load(Relaxed) => {}
-                    heddle_types::Request::Connect { id, .. } => {
+                    heddle_types::Request::Connect { id, params, .. } => {
+                        self.tcp.lock().unwrap().push(params.tcp);
                         let (qp, error) = (qp.unwrap(), ConnectFailure::PeerClosed);
                         qp.unclaim();
                         let qp = QpFate::Free(qp.qpn());

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use heddle_socket::FaultKind;
 use heddle_types::mpa::RtrSet;
 use heddle_verbs::{
-    AcceptParams, Agreed, BoundAddr, CmEvent, CmId, ConnectFailure, ConnectParams, Device,
-    DeviceError, DisconnectReason, EventQueue, ListenFailure, ListenParams, ListenerId, MpaOptions,
-    PeerDepths, Qp, Qpn, ReserveError,
+    AcceptParams, Agreed, BoundAddr, CmEvent, CmId, Congestion, ConnectFailure, ConnectParams,
+    Device, DeviceError, DisconnectReason, Ecn, EventQueue, ListenFailure, ListenParams,
+    ListenerId, MpaOptions, PeerDepths, Qp, Qpn, ReserveError, TcpTerms,
 };
 
 use super::address::{in_scope, is_link_local, scope};
@@ -19,10 +19,35 @@ use super::errno::Errno;
 use super::number::EventKind;
 use super::reply::Identity;
 use super::state::{Dial, Happening, Place, Reserved};
+use crate::memory::log;
 use crate::rnic;
 
 /// The index of a device that the kernel does not know: librdmacm then uses the GUID.
 const NO_INDEX: u32 = u32::MAX;
+
+/// Environment variables with settings of TCP for the program's listeners and connections: an
+/// `rdma_set_option` for them does not exist.
+const CONGESTION: &str = "HEDDLE_CONGESTION";
+const ECN: &str = "HEDDLE_ECN";
+
+/// Returns the settings of TCP that the environment names.
+fn tcp_terms() -> Result<TcpTerms, Errno> {
+    fn named<T: Copy>(variable: &str, names: &[(&str, T)]) -> Result<Option<T>, Errno> {
+        let Some(given) = std::env::var_os(variable).filter(|v| !v.is_empty()) else {
+            return Ok(None);
+        };
+        let found = names.iter().find(|(name, _)| given == *name);
+        found.map(|(_, value)| Some(*value)).ok_or_else(|| {
+            let all: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+            log(&format!("{variable}={} is none of {}", given.display(), all.join(", ")));
+            Errno::INVAL
+        })
+    }
+    Ok(TcpTerms {
+        congestion: named(CONGESTION, &Congestion::NAMES)?,
+        ecn: named(ECN, &Ecn::NAMES)?,
+    })
+}
 
 /// The process's RNIC, with what connections need.
 #[derive(Debug)]
@@ -79,7 +104,8 @@ impl Rnic {
     ) -> Result<ListenerId, Errno> {
         let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
         let v6_only = place.v6_only;
-        let params = ListenParams { backlog, v6_only, ..ListenParams::default() };
+        let tcp = tcp_terms()?;
+        let params = ListenParams { backlog, v6_only, tcp, ..ListenParams::default() };
         let device = self.device()?;
         let listener = match reserved.and_then(Reserved::held::<BoundAddr>) {
             Some(at) => device.listen_at(at, params, &self.events),
@@ -103,6 +129,7 @@ impl Rnic {
             params = params.from(dial.local.ip());
         }
         params.private_data = dial.param.private_data;
+        params.tcp = tcp_terms()?;
         let remote = match scope(dial.remote) {
             0 => dial.remote,
             link => in_scope(dial.remote, rnic::net(device, dial.remote).port_number(link)),

@@ -8,7 +8,7 @@ use crate::sim::{LinkConfig, PD, Pair};
 use heddle_iwarp::QpConfig;
 use heddle_rnic::{Event, Order, Report};
 use heddle_tcp::Addressing;
-use heddle_types::{CloseReason, ConnectError, CqeStatus, RecvWr};
+use heddle_types::{CloseReason, ConnectError, CqeStatus, RecvWr, TcpTerms};
 
 fn net(addrs: &[&str]) -> Box<Addressing> {
     let addrs = addrs.iter().map(|a| a.parse().unwrap()).collect();
@@ -34,6 +34,7 @@ fn test_connections_of_removed_address_end_with_that_reason() {
         token: 7,
         local: Some("10.0.0.9".parse().unwrap()),
         remote: ([10, 0, 0, 2], crate::sim::PORT).into(),
+        tcp: TcpTerms::default(),
     };
     let report = p.hosts[0].rnic.handle_order(now, connect.clone());
     let Some(Report::Connecting { token: 7, result: Ok(other) }) = report else { panic!() };

@@ -55,6 +55,12 @@ pub struct ListenAdd {
     /// Answer requests over InfiniBand too; connections of InfiniBand carry no data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub infiniband: bool,
+    /// The congestion control of the listener's connections; when absent, that of the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<String>,
+    /// Whether the connections use ECN; when absent, as the configuration says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecn: Option<String>,
     /// Forward connections that arrive at `address`, instead of serving them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Forward>,

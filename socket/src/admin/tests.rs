@@ -9,6 +9,8 @@ fn test_every_request_parses_back_from_its_line() {
         address: address(),
         service: if forward.is_none() { "cmtime".into() } else { String::new() },
         infiniband: forward.is_none(),
+        congestion: forward.is_none().then(|| "dctcp".into()),
+        ecn: None,
         forward,
     };
     let over = "iwarp".into();
@@ -94,7 +96,14 @@ fn test_request_may_omit_default_arguments_but_not_add_unknown_ones() {
         b"{\"v\":1,\"id\":1,\"op\":\"listen-add\",\"args\":{\"address\":\"a\",\"service\":\"s\"}}";
     let add: (u64, Request) = read_call(add).unwrap();
     let (address, service) = ("a".into(), "s".into());
-    let plain = ListenAdd { address, service, infiniband: false, forward: None };
+    let plain = ListenAdd {
+        address,
+        service,
+        infiniband: false,
+        congestion: None,
+        ecn: None,
+        forward: None,
+    };
     assert_eq!(add.1, Request::ListenAdd(plain));
     let kill: (u64, Request) =
         read_call(b"{\"v\":1,\"id\":1,\"op\":\"conn-kill\",\"args\":{\"conn\":9}}").unwrap();

@@ -2,6 +2,9 @@
 
 use core::time::Duration;
 
+use heddle_types::TcpTerms;
+pub use heddle_types::{Congestion, Ecn};
+
 /// The largest IPv4 datagram less the fixed IPv4 and TCP headers.
 const MAX_MSS: u16 = u16::MAX - 40;
 
@@ -96,55 +99,6 @@ pub struct ConnConfig {
     pub challenge_acks: u32,
 }
 
-/// The algorithm that sizes the congestion window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Congestion {
-    /// CUBIC (RFC 9438), with HyStart++ (RFC 9406) in the first slow start.
-    #[default]
-    Cubic,
-    /// Reno (RFC 5681, RFC 6582).
-    NewReno,
-    /// DCTCP (RFC 8257), for networks whose switches mark packets early, and peers that run DCTCP
-    /// too. Without ECN the connection behaves like Reno.
-    Dctcp,
-}
-
-impl Congestion {
-    /// The names of the algorithms in settings.
-    pub const NAMES: [(&str, Congestion); 3] = [
-        ("cubic", Congestion::Cubic),
-        ("newreno", Congestion::NewReno),
-        ("dctcp", Congestion::Dctcp),
-    ];
-}
-
-/// Whether a connection uses Explicit Congestion Notification (RFC 3168), and which feedback it asks
-/// for. A peer that opens the connection and asks for accurate feedback (RFC 9768) gets it, unless ECN
-/// is off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ecn {
-    /// Never.
-    Off,
-    /// Where the peer opens the connection and asks for it.
-    #[default]
-    Accept,
-    /// Where the peer accepts or asks for it: our SYN asks.
-    Request,
-    /// As [`Ecn::Request`], but our SYN asks for accurate feedback (AccECN, RFC 9768). A peer
-    /// without it falls back to the feedback of RFC 3168, or to none.
-    Accurate,
-}
-
-impl Ecn {
-    /// The names in settings.
-    pub const NAMES: [(&str, Ecn); 4] = [
-        ("off", Ecn::Off),
-        ("accept", Ecn::Accept),
-        ("request", Ecn::Request),
-        ("accurate", Ecn::Accurate),
-    ];
-}
-
 /// Whether a connection spreads what it sends over the round trip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pacing {
@@ -203,6 +157,20 @@ impl ConnConfig {
     #[must_use]
     pub const fn with_fixed_window(self, bytes: u32) -> ConnConfig {
         ConnConfig { recv_window: bytes, recv_window_max: 0, ..self }
+    }
+
+    /// Returns the same settings with those that `terms` names.
+    #[must_use]
+    pub const fn with_terms(self, terms: TcpTerms) -> ConnConfig {
+        let congestion = match terms.congestion {
+            Some(congestion) => congestion,
+            None => self.congestion,
+        };
+        let ecn = match terms.ecn {
+            Some(ecn) => ecn,
+            None => self.ecn,
+        };
+        ConnConfig { congestion, ecn, ..self }
     }
 
     /// Returns the same settings with the limits of `p`.

@@ -12,6 +12,7 @@
 //! from; see `open`.
 
 use heddle_base::{Instant, StreamPos};
+use heddle_types::TcpTerms;
 
 use super::Stack;
 use super::config::SynCookies;
@@ -50,6 +51,7 @@ struct Begun {
     listener: u32,
     kept: Kept,
     answered: Answered,
+    tcp: TcpTerms,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -69,7 +71,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if listener.backlog == 0 {
             return Err(DropReason::ListenOverflow);
         }
-        let (id, port) = (listener.id, listener.port);
+        let (id, port, tcp) = (listener.id, listener.port, listener.tcp);
         let crowded = listener.half_open.len() >= listener.backlog;
         let oldest = listener.half_open.first().filter(|_| crowded);
         let (mut cookie, may) = match (beyond, self.cfg.syn_cookies) {
@@ -91,7 +93,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::ConnsFull);
         }
         if cookie {
-            return self.answer_with_cookie(now, arrival, site);
+            return self.answer_with_cookie(now, arrival, (site, tcp));
         }
         if self.cfg.net.route_on(vid, src).is_none() {
             return Err(DropReason::SynNoNeighbor);
@@ -108,7 +110,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let iss = self.first_number(now, &arrival.flow, beyond);
         let syn = &arrival.tcp.segment;
-        let entry = HalfOpen::new(arrival.flow, syn, iss, id, arrival.ethernet.src);
+        let entry = HalfOpen::new(arrival.flow, syn, iss, (id, tcp), arrival.ethernet.src);
         let index =
             self.half_opens.insert(arrival.hash, entry).ok_or(DropReason::ListenOverflow)?;
         self.counters.half_opened += 1;
@@ -124,7 +126,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         arrival: &Arrival,
-        site: LinkAddr,
+        (site, tcp): (LinkAddr, TcpTerms),
     ) -> Result<(), DropReason> {
         let (flow, syn) = (&arrival.flow, &arrival.tcp.segment);
         let station = self.station_now(now, flow, arrival.ethernet.src);
@@ -132,7 +134,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if !self.may_answer_first(now, site) {
             return Err(DropReason::SynAcksLimited);
         }
-        let cfg = self.settings(flow);
+        let cfg = self.settings(flow, tcp);
         let Kept { syn: kept, iss } = self.cookies.make(now, &cfg, flow, syn);
         let clock = stamp(&cfg, syn, self.clock_of(now, flow, &kept));
         let seg = syn_ack(&cfg, &kept, iss, clock, SynAcks::default());
@@ -161,8 +163,9 @@ impl<S: SendQueue + Default> Stack<S> {
             return None;
         }
         let seg = &arrival.tcp.segment;
-        let listener = self.listeners.find(arrival.dst, arrival.tcp.dst_port)?.id;
-        let cfg = self.settings(&arrival.flow);
+        let found = self.listeners.find(arrival.dst, arrival.tcp.dst_port)?;
+        let (listener, tcp) = (found.id, found.tcp);
+        let cfg = self.settings(&arrival.flow, tcp);
         let Some(kept) = self.cookies.check(now, &cfg, &arrival.flow, seg) else {
             // Where the ACK of a handshake and the first data were lost, later data come alone. They
             // prove nothing, but the first data, sent again, will.
@@ -180,7 +183,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.peers.opened(listener, site);
         self.peers.established(listener, site);
         let answered = Answered { at: None, once: false, retries: 0, bare: false };
-        let taken = self.complete(now, arrival, &Begun { listener, kept, answered }, out);
+        let taken = self.complete(now, arrival, &Begun { listener, kept, answered, tcp }, out);
         self.counters.syn_cookies_accepted += u64::from(taken.is_ok());
         Some(taken)
     }
@@ -195,7 +198,8 @@ impl<S: SendQueue + Default> Stack<S> {
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let seg = &arrival.tcp.segment;
-        let cfg = self.settings(&arrival.flow);
+        // Neither timestamps nor the window depend on the choices of a listener.
+        let cfg = self.settings(&arrival.flow, TcpTerms::default());
         let Some(h) = self.half_opens.get_mut(index) else { return Ok(()) };
         self.counters.rx_segments += 1;
         let at = seg.seq.distance(h.syn.seq.advance(1));
@@ -268,12 +272,13 @@ impl<S: SendQueue + Default> Stack<S> {
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let Some(h) = self.drop_half_open(index) else { return Ok(()) };
-        let HalfOpen { syn, iss, listener, retries, repeated, bare, sent_at, .. } = h;
+        let HalfOpen { syn, iss, listener, tcp, retries, repeated, bare, sent_at, .. } = h;
         self.peers.established(listener, self.site_of(&arrival.flow));
         let once = retries == 0 && !repeated;
         let bare = bare || Wish::of(&syn) == Wish::Accurate && Wish::is_bare(retries);
         let answered = Answered { at: sent_at, once, retries, bare };
-        self.complete(now, arrival, &Begun { listener, kept: Kept { syn, iss }, answered }, out)
+        let begun = Begun { listener, kept: Kept { syn, iss }, answered, tcp };
+        self.complete(now, arrival, &begun, out)
     }
 
     /// Makes the connection of a completed handshake, which its peer's count includes, and lets it
@@ -285,7 +290,7 @@ impl<S: SendQueue + Default> Stack<S> {
         begun: &Begun,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
-        let Begun { listener, kept: Kept { ref syn, iss }, answered } = *begun;
+        let Begun { listener, kept: Kept { ref syn, iss }, answered, tcp } = *begun;
         let (src, flow) = (arrival.src, arrival.flow);
         let site = self.site_of(&flow);
         if self.conns.is_full() && !self.make_room() {
@@ -310,7 +315,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::SynNoNeighbor);
         };
         self.first_answers.give_back(site);
-        let cfg = self.settings(&flow);
+        let cfg = self.settings(&flow, tcp);
         let offset = self.ids.ts_offset(&flow);
         let conn = Connection::accept_answered(&cfg, now, iss, offset, syn, answered);
         let Some(id) = self.open(now, flow, next_hop, conn, iss, Some(listener)) else {
@@ -530,7 +535,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     fn syn_ack_of(&self, now: Instant, h: &HalfOpen) -> TxSegment {
-        let cfg = self.settings(&h.flow);
+        let cfg = self.settings(&h.flow, h.tcp);
         let before = SynAcks { expired: h.retries, repeated: h.repeated };
         syn_ack(&cfg, &h.syn, h.iss, self.clock_of(now, &h.flow, &h.syn), before)
     }
@@ -539,7 +544,7 @@ impl<S: SendQueue + Default> Stack<S> {
     fn after_syn_ack(&self, now: Instant, h: &HalfOpen, flags: Flags) -> TxSegment {
         let answer = self.syn_ack_of(now, h);
         let window = self.cfg.conn.recv_window >> answer.window_scale.unwrap_or(0);
-        let wish = Wish::of(&h.syn).granted(self.cfg.conn.ecn);
+        let wish = Wish::of(&h.syn).granted(self.settings(&h.flow, h.tcp).ecn);
         TxSegment {
             seq: answer.seq.advance(1),
             ack: answer.ack,
@@ -613,8 +618,9 @@ impl<S: SendQueue + Default> Stack<S> {
         self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(self.time_wait.len()))
     }
 
-    /// Returns the settings of a connection.
-    pub(super) fn settings(&self, flow: &FlowKey) -> ConnConfig {
-        if flow.is_ipv6() { over_ipv6(&self.cfg, flow.vid()) } else { self.cfg.conn }
+    /// Returns the settings of a connection, with those that `tcp` names.
+    pub(super) fn settings(&self, flow: &FlowKey, tcp: TcpTerms) -> ConnConfig {
+        let cfg = if flow.is_ipv6() { over_ipv6(&self.cfg, flow.vid()) } else { self.cfg.conn };
+        cfg.with_terms(tcp)
     }
 }

@@ -19,6 +19,7 @@
 use core::time::Duration;
 
 use heddle_base::Instant;
+use heddle_types::TcpTerms;
 
 use super::flow::{FlowKey, FlowTable};
 use super::list::{Link, Linked, List};
@@ -60,8 +61,9 @@ pub(super) struct HalfOpen {
     pub(super) syn: Segment,
     /// Our initial sequence number.
     pub(super) iss: SeqNumber,
-    /// The listener of the SYN.
+    /// The listener of the SYN, and the settings of its connections: it may end first.
     pub(super) listener: u32,
+    pub(super) tcp: TcpTerms,
     /// The station that the SYN came from.
     pub(super) station: MacAddr,
     stage: Stage,
@@ -84,7 +86,7 @@ impl HalfOpen {
         flow: FlowKey,
         syn: &Segment,
         iss: SeqNumber,
-        listener: u32,
+        (listener, tcp): (u32, TcpTerms),
         station: MacAddr,
     ) -> HalfOpen {
         HalfOpen {
@@ -93,6 +95,7 @@ impl HalfOpen {
             syn: Segment { len: 0, ..*syn },
             iss,
             listener,
+            tcp,
             station,
             stage: Stage::Due,
             retries: 0,

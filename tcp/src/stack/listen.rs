@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use heddle_base::Instant;
-use heddle_types::{ListenAt, ListenError};
+use heddle_types::{ListenAt, ListenError, TcpTerms};
 
 use super::half_open::LISTENER;
 use super::list::List;
@@ -26,6 +26,8 @@ pub(super) struct Listener {
     pub(super) backlog: usize,
     /// The half-open connections, the oldest first.
     pub(super) half_open: List<LISTENER>,
+    /// The settings of its connections.
+    pub(super) tcp: TcpTerms,
 }
 
 /// The place of a listener that has ended.
@@ -60,7 +62,7 @@ impl Listeners {
         &mut self,
         at: ListenAt,
         port: u16,
-        backlog: usize,
+        (backlog, tcp): (usize, TcpTerms),
     ) -> Result<(), ListenError> {
         let taken = self.list.iter().any(|l| l.port == port && l.at.excludes(at));
         ListenError::check(port, self.list.len(), taken)?;
@@ -68,7 +70,7 @@ impl Listeners {
         let id = self.last_id.wrapping_add(1).max(1);
         self.last_id = id;
         let half_open = List::default();
-        self.list.insert(index, Listener { id, at, port, backlog, half_open });
+        self.list.insert(index, Listener { id, at, port, backlog, half_open, tcp });
         Ok(())
     }
 
@@ -153,18 +155,22 @@ mod tests {
     const T0: Instant = Instant::ZERO;
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn of(backlog: usize) -> (usize, TcpTerms) {
+        (backlog, TcpTerms::default())
+    }
+
     #[test]
     fn test_listener_of_specific_address_takes_precedence() {
         let a: IpAddr = "10.0.0.1".parse().unwrap();
         let b: IpAddr = "10.0.0.2".parse().unwrap();
         let mut l = Listeners::default();
         let one = ListenAt::One(a);
-        l.add(ListenAt::All, 80, 1).unwrap();
-        l.add(one, 80, 2).unwrap();
-        l.add(one, 79, 3).unwrap();
-        assert_eq!(l.add(ListenAt::All, 80, 1), Err(ListenError::InUse));
-        assert_eq!(l.add(ListenAt::Ipv4, 80, 1), Err(ListenError::InUse));
-        assert_eq!(l.add(ListenAt::All, 0, 1), Err(ListenError::PortZero));
+        l.add(ListenAt::All, 80, of(1)).unwrap();
+        l.add(one, 80, of(2)).unwrap();
+        l.add(one, 79, of(3)).unwrap();
+        assert_eq!(l.add(ListenAt::All, 80, of(1)), Err(ListenError::InUse));
+        assert_eq!(l.add(ListenAt::Ipv4, 80, of(1)), Err(ListenError::InUse));
+        assert_eq!(l.add(ListenAt::All, 0, of(1)), Err(ListenError::PortZero));
         assert_eq!(l.find(a, 80).unwrap().backlog, 2);
         assert_eq!(l.find(b, 80).unwrap().backlog, 1);
         assert!(l.find(b, 79).is_none() && l.find(a, 81).is_none());
@@ -179,9 +185,9 @@ mod tests {
         let four: IpAddr = "10.0.0.1".parse().unwrap();
         let six: IpAddr = "fd00::1".parse().unwrap();
         let mut l = Listeners::default();
-        l.add(ListenAt::Ipv4, 80, 4).unwrap();
+        l.add(ListenAt::Ipv4, 80, of(4)).unwrap();
         assert!(l.find(six, 80).is_none(), "0.0.0.0 takes no IPv6");
-        l.add(ListenAt::Ipv6, 80, 6).unwrap();
+        l.add(ListenAt::Ipv6, 80, of(6)).unwrap();
         let mut backlogs = || (l.find(four, 80).unwrap().backlog, l.find(six, 80).unwrap().backlog);
         assert_eq!(backlogs(), (4, 6));
         assert!(l.remove(T0, ListenAt::Ipv6, 80).is_some());
@@ -208,9 +214,9 @@ mod tests {
     fn test_number_of_listeners_is_limited() {
         let mut l = Listeners::default();
         for p in 1..=1024 {
-            l.add(ListenAt::Ipv4, p, 1).unwrap();
+            l.add(ListenAt::Ipv4, p, of(1)).unwrap();
         }
-        assert_eq!(l.add(ListenAt::Ipv4, 2000, 1), Err(ListenError::Full));
+        assert_eq!(l.add(ListenAt::Ipv4, 2000, of(1)), Err(ListenError::Full));
     }
 
     #[test]
@@ -218,8 +224,8 @@ mod tests {
         let a: IpAddr = "10.0.0.1".parse().unwrap();
         let b: IpAddr = "10.0.0.2".parse().unwrap();
         let mut l = Listeners::default();
-        l.add(ListenAt::One(a), 80, 1).unwrap();
-        l.add(ListenAt::All, 81, 1).unwrap();
+        l.add(ListenAt::One(a), 80, of(1)).unwrap();
+        l.add(ListenAt::All, 81, of(1)).unwrap();
         assert!(!l.ended_within(T0, SECOND, a, 80), "it is there");
         l.remove(T0, ListenAt::One(a), 80);
         l.remove(T0, ListenAt::All, 81);
@@ -229,7 +235,7 @@ mod tests {
         assert!(!l.ended_within(late, SECOND, a, 80) && !l.ended_within(T0, Duration::ZERO, a, 80));
         // The last ending counts, and the list never remembers more than its limit.
         for _ in 0..2 * MAX_ENDED {
-            l.add(ListenAt::All, 83, 1).unwrap();
+            l.add(ListenAt::All, 83, of(1)).unwrap();
             l.remove(late, ListenAt::All, 83);
         }
         assert_eq!(l.ended.len(), MAX_ENDED);

@@ -13,7 +13,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 use heddle_base::Instant;
-use heddle_types::{ConnId, ConnectError, ListenAt, ListenError};
+use heddle_types::{ConnId, ConnectError, ListenAt, ListenError, TcpTerms};
 
 use super::Stack;
 use super::addressing::Hop;
@@ -72,6 +72,20 @@ impl<S: SendQueue + Default> Stack<S> {
         remote: SocketAddr,
         local_port: Option<u16>,
     ) -> Result<ConnId, ConnectError> {
+        self.connect_with(now, (local, local_port), remote, TcpTerms::default())
+    }
+
+    /// Opens a connection as [`Stack::connect_from`] does, with the settings that `tcp` names.
+    ///
+    /// # Errors
+    /// Fails when the stack can send no SYN. Then there is no connection.
+    pub fn connect_with(
+        &mut self,
+        now: Instant,
+        (local, local_port): (Option<IpAddr>, Option<u16>),
+        remote: SocketAddr,
+        tcp: TcpTerms,
+    ) -> Result<ConnId, ConnectError> {
         let peer = remote.ip();
         let hop = self.cfg.net.way(local, remote);
         let vid = hop.map_or(Vid::NONE, |hop| hop.vid);
@@ -102,7 +116,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let neighbor = self.next_hop(now, hop).ok_or(ConnectError::TooManyNeighbors)?;
         let iss = self.first_number(now, &flow, beyond);
-        let cfg = self.settings(&flow);
+        let cfg = self.settings(&flow, tcp);
         let conn = Connection::connect(&cfg, now, iss, self.ids.ts_offset(&flow));
         let id = self.open(now, flow, neighbor, conn, iss, None);
         self.counters.opened += 1;
@@ -205,12 +219,26 @@ impl<S: SendQueue + Default> Stack<S> {
         port: u16,
         backlog: usize,
     ) -> Result<(), ListenError> {
+        self.listen_with(at, port, backlog, TcpTerms::default())
+    }
+
+    /// Accepts connections as [`Stack::listen`] does, with the settings that `tcp` names.
+    ///
+    /// # Errors
+    /// Fails when the stack cannot listen there; see [`ListenError`].
+    pub fn listen_with(
+        &mut self,
+        at: impl Into<ListenAt>,
+        port: u16,
+        backlog: usize,
+        tcp: TcpTerms,
+    ) -> Result<(), ListenError> {
         let at = at.into();
         if at.one().is_some_and(|a| !self.cfg.net.has(a)) {
             return Err(ListenError::NotOurs);
         }
         let backlog = if backlog == 0 { 0 } else { backlog.max(self.cfg.min_backlog) };
-        self.listeners.add(at, port, backlog)
+        self.listeners.add(at, port, (backlog, tcp))
     }
 
     /// Ends the listener that [`Stack::listen`] began with the same `at` and `port`, and resets

@@ -45,6 +45,10 @@ impl Checker<'_> {
             }
             let kind = l.service.as_ref().and_then(|s| self.service(s, &l.export));
             let also = self.infiniband(l, kind.as_ref(), infiniband);
+            let tcp = self.tcp_terms(&l.congestion, &l.ecn);
+            if let (Some(given), Some(_)) = (l.congestion.as_ref().or(l.ecn.as_ref()), &l.forward) {
+                self.wrong(given, forward::NO_TCP);
+            }
             if let (Some(first), None) = (l.export.first(), &l.service) {
                 self.wrong(first, "exports need the service nfs");
             }
@@ -78,7 +82,7 @@ impl Checker<'_> {
                 self.wrong(service, "rpcbind is given twice: it knows one place of NFS");
             }
             if let Some(kind) = kind {
-                listeners.services.push(ServiceSpec { addr, kind, infiniband: also });
+                listeners.services.push(ServiceSpec { addr, kind, infiniband: also, tcp });
             }
             if let (Some(to), Some(goes)) =
                 (l.forward.as_ref().and_then(|f| f.get_ref().to.as_ref()), goes)

@@ -1,6 +1,6 @@
 //! Limits: how much a client gets, and that it gets no more.
 
-use heddle_types::Pd;
+use heddle_types::{Congestion, Ecn, Pd};
 
 use super::raw::{Raw, ask_for_qp};
 
@@ -203,6 +203,25 @@ fn test_listener_backlog_is_capped_and_listener_counts_until_it_fails() {
     raw.ask("listen", &listen(3)).0.into_result::<serde_json::Value>().unwrap();
     assert_eq!(*plane.backlogs.lock().unwrap(), [9, 3]);
     while !raw.session.close() {}
+}
+
+#[test]
+fn test_applications_have_the_congestion_control_of_their_rule_unless_they_choose() {
+    let tcp = TcpTerms { congestion: Some(Congestion::Dctcp), ecn: None };
+    let (device, server) = served(Policy { tcp, ..Policy::default() });
+    let (device, events) = (device.unwrap(), EventQueue::new(None));
+    let own = TcpTerms { congestion: Some(Congestion::NewReno), ecn: Some(Ecn::Off) };
+    let part = TcpTerms { congestion: None, ecn: Some(Ecn::Request) };
+    for (port, tcp) in (1..).zip([TcpTerms::default(), own, part]) {
+        let params = ListenParams { tcp, ..ListenParams::default() };
+        device.listen(([10, 0, 0, 1], port).into(), params, &events).unwrap();
+        let init = QpInit::new(device.create_cq(8, None).unwrap());
+        let qp = device.create_qp(device.alloc_pd().unwrap(), init).unwrap();
+        let params = ConnectParams { tcp, ..ConnectParams::new(qp) };
+        device.connect(([10, 0, 0, 2], port).into(), params, &events).unwrap();
+    }
+    let both = TcpTerms { ecn: Some(Ecn::Request), ..tcp };
+    assert_eq!(*server.plane.tcp.lock().unwrap(), [tcp, tcp, own, own, both, both]);
 }
 
 /// Memory that is being mapped counts as if it were mapped, and so does memory that is set aside.

@@ -11,7 +11,7 @@ fn flow(n: u16) -> FlowKey {
 
 fn entry(n: u16) -> HalfOpen {
     let syn = Segment { flags: Flags::SYN, ..Segment::default() };
-    HalfOpen::new(flow(n), &syn, SeqNumber(n.into()), 1, MacAddr([2; 6]))
+    HalfOpen::new(flow(n), &syn, SeqNumber(n.into()), (1, TcpTerms::default()), MacAddr([2; 6]))
 }
 
 /// Few distinct hashes, so that entries collide.

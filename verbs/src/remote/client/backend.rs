@@ -299,6 +299,7 @@ impl Backend for Remote {
             ord: terms.ord,
             private_data: terms.private_data,
             timeout: terms.timeout,
+            tcp: terms.tcp,
         });
         let (events, qp) = (events.clone(), qp.weak_claim());
         let then = link::then(move |new: &Connecting, routes| routes.connect(new.conn, events, qp));

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use heddle_types::{ListenParams, Protocol};
+use heddle_types::{ListenParams, Protocol, TcpTerms};
 use serde::{Deserialize, Serialize};
 
 use crate::device::ReserveError;
@@ -63,6 +63,9 @@ documents! {
         private_data: Vec<u8>,
         /// Time limit for the start-up.
         timeout: Duration,
+        /// Settings of TCP for the connection.
+        #[serde(default, skip_serializing_if = "TcpTerms::is_usual")]
+        tcp: TcpTerms,
     }
 
     /// The name of a connection.

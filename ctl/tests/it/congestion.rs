@@ -1,0 +1,126 @@
+//! Congestion control of a listener's connections, and of single connections, as the wire shows it.
+
+use heddle_testkit::frames::{self, ACK, CWR, ECE, PSH, Packet, Path, SYN, Segment};
+use heddle_types::{Congestion, Ecn, TcpTerms};
+use heddle_verbs::{ConnectParams, EventQueue, ListenParams};
+
+use crate::common::*;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+/// Settings of TCP, in the order of the cases below.
+const USUAL: TcpTerms = TcpTerms { congestion: None, ecn: None };
+const DCTCP: TcpTerms = TcpTerms { congestion: Some(Congestion::Dctcp), ecn: None };
+const RENO: TcpTerms = TcpTerms { congestion: Some(Congestion::NewReno), ecn: None };
+const OFF: TcpTerms = TcpTerms { congestion: None, ecn: Some(Ecn::Off) };
+const ASKS: TcpTerms = TcpTerms { congestion: None, ecn: Some(Ecn::Request) };
+
+/// Returns the segments to a port of the peer.
+fn segments(frames: &[Vec<u8>], port: u16) -> Vec<Segment> {
+    let of = |f: &Vec<u8>| match Packet::parse(f) {
+        Some(Packet::Tcp { segment, .. }) if segment.dest == port => Some(segment),
+        _ => None,
+    };
+    frames.iter().filter_map(of).collect()
+}
+
+/// Connects to a port of the RNIC by a SYN that asks for ECN, and sends four bytes, each in a segment,
+/// of which the second has a mark. Returns whether the acknowledgment of each echoes a mark, if the
+/// RNIC has agreed to ECN.
+fn echoes(link: &mut Link, port: u16, source: u16) -> Option<[bool; 4]> {
+    let path = Path { from: (MAC, PEER), to: (link.mac, US) };
+    let base = Segment { source, dest: port, window: 65_535, ..Segment::default() };
+    let syn = Segment { seq: 100, flags: SYN | ECE | CWR, ..base.clone() };
+    let answer = segments(&link.say(&syn.frame(&path)), source).pop().expect("an answer");
+    assert_eq!(answer.flags & (SYN | ACK), SYN | ACK);
+    let base = Segment { seq: 101, ack: answer.seq.wrapping_add(1), flags: ACK, ..base };
+    link.say(&base.frame(&path));
+    let seen = [0u32, 1, 2, 3].map(|n| {
+        let payload = vec![b"MPA "[n as usize]];
+        let data = Segment { seq: 101 + n, flags: ACK | PSH, payload, ..base.clone() };
+        let frame = data.frame(&path);
+        let mut out = link.say(&if n == 1 { frames::marked(frame) } else { frame });
+        link.hand.advance(MS);
+        out.extend(link.settle());
+        let acks = segments(&out, source);
+        assert!(acks.iter().any(|s| s.ack == 102 + n), "{acks:?}");
+        acks.iter().any(|s| s.flags & ECE != 0)
+    });
+    let agreed = answer.flags & ECE != 0;
+    assert!(agreed || seen == [false; 4], "{seen:?}");
+    agreed.then_some(seen)
+}
+
+/// A classic receiver echoes a mark until the sender has reduced its window; one with DCTCP echoes it
+/// with the marked bytes alone.
+const CLASSIC: Option<[bool; 4]> = Some([false, true, true, true]);
+const EXACT: Option<[bool; 4]> = Some([false, true, false, false]);
+
+#[test]
+fn test_listeners_of_an_rnic_have_congestion_control_of_their_own() {
+    for usual in [Congestion::Cubic, Congestion::Dctcp] {
+        let (eal, _turn) = eal();
+        let mut link = Link::open(&eal, |c| c.tcp.congestion = usual);
+        let events = EventQueue::new(None);
+        let as_usual = if usual == Congestion::Dctcp { EXACT } else { CLASSIC };
+        let all = [
+            (USUAL, as_usual),
+            (DCTCP, EXACT),
+            (RENO, CLASSIC),
+            (OFF, None),
+            (TcpTerms { ecn: Some(Ecn::Request), ..DCTCP }, EXACT),
+            (TcpTerms { ecn: Some(Ecn::Off), ..DCTCP }, None),
+        ];
+        for (port, (tcp, _)) in (7000..).zip(all) {
+            let params = ListenParams { tcp, ..ListenParams::default() };
+            link.us.device().listen((US, port).into(), params, &events).unwrap();
+        }
+        link.settle();
+        for (n, (tcp, want)) in (0..).zip(all) {
+            assert_eq!(echoes(&mut link, 7000 + n, 900 + n), want, "{tcp:?} beside {usual:?}");
+        }
+    }
+}
+
+/// With cookies, the RNIC keeps nothing of a SYN and remembers the settings all the same.
+#[test]
+fn test_cookies_keep_the_congestion_control_of_their_listener() {
+    let (eal, _turn) = eal();
+    let mut link = Link::open(&eal, |c| c.syn_cookies = heddle_tcp::SynCookies::Always);
+    let events = EventQueue::new(None);
+    for (port, tcp) in [(7000, DCTCP), (7001, RENO)] {
+        let params = ListenParams { tcp, ..ListenParams::default() };
+        link.us.device().listen((US, port).into(), params, &events).unwrap();
+    }
+    link.settle();
+    // Without timestamps a cookie has no room for ECN, whatever the listener wants.
+    assert_eq!((echoes(&mut link, 7000, 900), echoes(&mut link, 7001, 901)), (None, None));
+    let sent = link.us.snapshot().worker.engine.stack.syn_cookies_accepted;
+    assert_eq!(sent, 2);
+}
+
+#[test]
+fn test_connections_of_an_rnic_have_congestion_control_of_their_own() {
+    let (eal, _turn) = eal();
+    let mut link = Link::open(&eal, |_| {});
+    link.settle();
+    let path = Path { from: (MAC, PEER), to: (link.mac, US) };
+    // The RNIC knows the peer then.
+    link.say(&frames::arp_request(path.from, US));
+    let events = EventQueue::new(None);
+    let end = End::new(&link.us);
+    let all = [
+        (USUAL, SYN),
+        (ASKS, SYN | ECE | CWR),
+        (DCTCP, SYN | ECE | CWR),
+        (RENO, SYN),
+        (TcpTerms { ecn: Some(Ecn::Off), ..DCTCP }, SYN),
+    ];
+    for (port, (tcp, flags)) in (7000..).zip(all) {
+        let qp = End::new(&link.us).qp;
+        let params = ConnectParams { tcp, ..ConnectParams::new(qp) };
+        link.us.device().connect((PEER, port).into(), params, &events).unwrap();
+        let sent = segments(&link.settle(), port);
+        assert_eq!(sent.iter().map(|s| s.flags).collect::<Vec<_>>(), [flags], "{tcp:?}");
+    }
+    drop(end);
+}
