@@ -11,6 +11,10 @@ use std::process::{Command, exit};
 const LIBS: [&str; 6] =
     ["rte_eal", "rte_ring", "rte_mempool", "rte_mbuf", "rte_ethdev", "rte_net_ring"];
 
+/// Libraries that the bindings call where there are such libraries: DPDK has moved its log out of
+/// the EAL (23.11).
+const NEWER_LIBS: [&str; 1] = ["rte_log"];
+
 const TYPES: &str = "rte_mbuf|rte_mbuf_ext_shared_info|rte_mempool|rte_ring|rte_eth_conf|\
     rte_eth_dev_info|rte_eth_stats|rte_eth_rxconf|rte_eth_txconf|rte_ether_addr|\
     rte_eth_rss_conf|rte_eth_rss_reta_entry64|rte_eth_fp_ops|rte_device|heddle_.*";
@@ -113,7 +117,8 @@ fn main() {
     if let Ok(dir) = pkg_config::get_variable("libdpdk", "libdir") {
         println!("cargo::rustc-link-search=native={dir}");
     }
-    for l in LIBS {
+    let newer = NEWER_LIBS.into_iter().filter(|l| lib.libs.iter().any(|has| has == l));
+    for l in LIBS.into_iter().chain(newer) {
         println!("cargo::rustc-link-lib=dylib={l}");
     }
     println!("cargo::metadata=version={}", lib.version);

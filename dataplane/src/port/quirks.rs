@@ -56,8 +56,14 @@ impl Quirks {
             // A received frame consists of the sender's mbufs.
             "net_ring" => Quirks { scatters: true, ..none },
             // The driver frees the frames that it gets, unless its arguments tell it to copy
-            // (`copy=1`).
-            "net_null" => Quirks { takes_chains: !args.contains("copy"), scatters: true, ..none },
+            // (`copy=1`). It makes frames of no flow on every queue, and yet reports a key and a table
+            // (24.11).
+            "net_null" => Quirks {
+                takes_chains: !args.contains("copy"),
+                scatters: true,
+                spreads_otherwise: true,
+                ..none
+            },
             // The driver sums segment by segment without swapping bytes after a segment of odd
             // length (seen with 22.11): the frame of every FPDU whose payload is odd is lost, and
             // so is every retransmission of it. The port has the address of the interface that it

@@ -1,6 +1,6 @@
 //! Carries out a [`PortPlan`] on a device.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::net::IpAddr;
 use std::ptr::NonNull;
 
@@ -202,7 +202,7 @@ impl EthDev {
         let mut conf = sys::rte_eth_rss_conf {
             rss_key: key.as_mut_ptr(),
             rss_key_len: u8::try_from(key.len()).unwrap_or(0),
-            rss_hf: 0,
+            ..Default::default()
         };
         // SAFETY: a started port; the key has room for as many bytes as the device's has, and
         // outlives the call.
@@ -219,16 +219,16 @@ impl EthDev {
     fn isolate(&self) -> Result<(), PortError> {
         let mut why = [0; 256];
         // SAFETY: a valid, stopped port; `why` has as many bytes as the call says.
-        let rc = unsafe { sys::heddle_flow_isolate(self.id, why.as_mut_ptr(), why.len()) };
+        let rc = unsafe { sys::heddle_flow_isolate(self.id, why.as_mut_ptr().cast(), why.len()) };
         self.flow_result("isolated mode", rc, &why)
     }
 
-    fn flow_result(&self, step: &'static str, rc: i32, why: &[c_char]) -> Result<(), PortError> {
+    fn flow_result(&self, step: &'static str, rc: i32, why: &[u8]) -> Result<(), PortError> {
         if rc == 0 {
             return Ok(());
         }
-        let said: Vec<u8> = why.iter().map(|c| c.cast_unsigned()).take_while(|&c| c != 0).collect();
-        let said = String::from_utf8_lossy(&said).into_owned();
+        let said = why.split(|&c| c == 0).next().unwrap_or_default();
+        let said = String::from_utf8_lossy(said).into_owned();
         let why = if said.is_empty() { eal::reason(rc) } else { said };
         Err(self.failed(step, why))
     }
@@ -296,7 +296,7 @@ impl Maker for RuleMaker<'_> {
                 u32::try_from(key.len()).unwrap_or(0),
                 spread.map_or(0, |r| r.types),
                 &mut rc,
-                why.as_mut_ptr(),
+                why.as_mut_ptr().cast(),
                 why.len(),
             )
         };
@@ -312,7 +312,8 @@ impl Maker for RuleMaker<'_> {
         // SAFETY: a rule of this port that was not deleted yet; `why` has as many bytes as the call
         // says.
         let rc = unsafe {
-            sys::heddle_flow_destroy(self.device.id, rule.as_ptr(), why.as_mut_ptr(), why.len())
+            let text = why.as_mut_ptr().cast();
+            sys::heddle_flow_destroy(self.device.id, rule.as_ptr(), text, why.len())
         };
         self.device.flow_result("end of a flow rule", rc, &why)
     }
