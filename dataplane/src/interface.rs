@@ -60,7 +60,7 @@ impl Interface {
         // SAFETY: a structure of integers and of a union of them, for which all zeros are values.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes_with_nul()) {
-            *to = from.cast_signed();
+            *to = libc::c_char::from_ne_bytes([*from]);
         }
         let mut ask = |what| {
             // SAFETY: an open socket and a structure of the type that both requests are for; the

@@ -9,7 +9,7 @@
     reason = "an address of ELF64 is a usize of this process"
 )]
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -96,7 +96,7 @@ unsafe extern "C" fn each(info: *mut dl_phdr_info, _len: usize, search: *mut c_v
 struct Object<'a> {
     info: &'a dl_phdr_info,
     symbols: *const Symbol,
-    strings: *const i8,
+    strings: *const c_char,
     tables: [(*const Rela, usize); 2],
 }
 
