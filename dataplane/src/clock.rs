@@ -1,9 +1,10 @@
 //! A worker's clock.
 //!
 //! A worker reads its clock once per poll. On x86-64 processors whose cycle counter runs at a
-//! constant rate, the clock is that counter and a multiplication (about 20 cycles); otherwise the
-//! clock is the system's monotonic clock. All clocks of a process count from the same moment, so
-//! instants of two workers are comparable.
+//! constant rate, the clock is that counter and a multiplication (about 20 cycles). On 64-bit Arm
+//! the clock is the counter of the generic timer, which all processors share. Otherwise the clock is
+//! the system's monotonic clock. All clocks of a process count from the same moment, so instants of
+//! two workers are comparable.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -11,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_base::Instant;
-use heddle_dpdk_sys as sys;
 
 use crate::eal::Eal;
 
@@ -21,7 +21,6 @@ pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "x86 has the counter"))]
     Tsc(Tsc),
     System(std::time::Instant),
     Manual(ManualClock),
@@ -43,18 +42,15 @@ struct Origin {
 static ORIGIN: OnceLock<Origin> = OnceLock::new();
 
 fn origin() -> Origin {
-    *ORIGIN.get_or_init(|| Origin { tsc: cycles(), system: std::time::Instant::now() })
+    *ORIGIN.get_or_init(|| Origin { tsc: counter::read(), system: std::time::Instant::now() })
 }
 
 impl Clock {
     /// Returns the best clock of this machine.
     pub fn new(_eal: &Eal) -> Clock {
-        // SAFETY: the EAL runs and has measured the rate.
-        let hz = unsafe { sys::rte_get_tsc_hz() };
-        if is_constant() && hz > 0 {
-            Clock(Source::Tsc(Tsc::new(origin().tsc, hz)))
-        } else {
-            Clock::system()
+        match counter::rate() {
+            Some(hz) => Clock(Source::Tsc(Tsc::new(origin().tsc, hz))),
+            None => Clock::system(),
         }
     }
 
@@ -74,7 +70,7 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
-            Source::Tsc(t) => t.at(cycles()),
+            Source::Tsc(t) => t.at(counter::read()),
             Source::System(origin) => {
                 Instant::from_nanos(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
             }
@@ -129,32 +125,84 @@ impl Tsc {
     }
 }
 
+/// The processor's counter of time, of x86-64.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction.
-    unsafe { core::arch::x86_64::_rdtsc() }
+mod counter {
+    use core::arch::x86_64::{__cpuid, _rdtsc};
+    use heddle_dpdk_sys as sys;
+
+    #[inline]
+    pub(super) fn read() -> u64 {
+        // SAFETY: every x86-64 processor has the instruction.
+        unsafe { _rdtsc() }
+    }
+
+    /// Returns how often the counter counts in a second. The EAL runs.
+    pub(super) fn rate() -> Option<u64> {
+        // SAFETY: the EAL runs, by the caller, and has measured the rate.
+        let hz = unsafe { sys::rte_get_tsc_hz() };
+        (is_constant() && hz > 0).then_some(hz)
+    }
+
+    /// Returns true if the cycle counter runs at one rate in every power state (CPUID 0x80000007,
+    /// EDX bit 8).
+    #[allow(unused_unsafe, reason = "CPUID became a safe function in later compilers")]
+    fn is_constant() -> bool {
+        // SAFETY: every x86-64 processor has the instruction; leaf 0x80000000 reports which leaves
+        // exist.
+        unsafe {
+            __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0
+        }
+    }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn cycles() -> u64 {
-    0
+/// The same of 64-bit Arm: the generic timer, which Linux lets programs read.
+#[cfg(target_arch = "aarch64")]
+mod counter {
+    use core::arch::asm;
+
+    #[inline]
+    pub(super) fn read() -> u64 {
+        let count: u64;
+        // The barrier keeps the processor from reading the counter before an earlier read, after
+        // which time would go back.
+        // SAFETY: the instructions change no memory, and only the named register.
+        unsafe {
+            asm!(
+                "isb",
+                "mrs {count}, cntvct_el0",
+                count = out(reg) count,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        count
+    }
+
+    /// Returns how often the counter counts in a second, if the firmware has set that.
+    pub(super) fn rate() -> Option<u64> {
+        let hz: u64;
+        // SAFETY: as in `read`.
+        unsafe {
+            asm!(
+                "mrs {hz}, cntfrq_el0",
+                hz = out(reg) hz,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        (hz > 0).then_some(hz)
+    }
 }
 
-/// Returns true if the cycle counter runs at one rate in every power state (CPUID 0x80000007, EDX
-/// bit 8).
-#[cfg(target_arch = "x86_64")]
-#[allow(unused_unsafe, reason = "CPUID became a safe function in later compilers")]
-fn is_constant() -> bool {
-    use core::arch::x86_64::__cpuid;
-    // SAFETY: every x86-64 processor has the instruction; leaf 0x80000000 reports which leaves
-    // exist.
-    unsafe { __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0 }
-}
+/// Other processors have no counter that we know.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod counter {
+    pub(super) fn read() -> u64 {
+        0
+    }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn is_constant() -> bool {
-    false
+    pub(super) fn rate() -> Option<u64> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub mod mbuf;
 pub mod mempool;
 pub mod numa;
 pub mod port;
+mod prefetch;
 mod rest;
 mod rx;
 mod tx;

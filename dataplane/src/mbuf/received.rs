@@ -6,29 +6,25 @@ use heddle_base::{Chunks, Sum};
 use heddle_tcp::{RxChecksum, RxFrame, Tag};
 
 use crate::mempool::HEADROOM;
+use crate::prefetch::{self, LINE};
 
 /// Offsets of the cache lines of an mbuf, and of those of the headers in its buffer, from its
 /// address.
 const LINES: [usize; 4] = {
     const MBUF: usize = 128;
     let data = MBUF + HEADROOM as usize;
-    [0, 64, data, data + 64]
+    [0, LINE, data, data + LINE]
 };
 
 /// Prefetches the lines of an mbuf and of its headers.
 #[inline]
 pub(super) fn prefetch_lines(mbuf: *const u8, for_write: bool) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect on memory and takes any address; SSE is part of x86-64.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_ET0, _MM_HINT_T0, _mm_prefetch};
-        for line in LINES {
-            let at = mbuf.wrapping_add(line).cast::<i8>();
-            if for_write {
-                _mm_prefetch::<_MM_HINT_ET0>(at);
-            } else {
-                _mm_prefetch::<_MM_HINT_T0>(at);
-            }
+    for line in LINES {
+        let at = mbuf.wrapping_add(line);
+        if for_write {
+            prefetch::write(at);
+        } else {
+            prefetch::read(at);
         }
     }
 }
@@ -47,15 +43,10 @@ impl Mbuf {
     /// line that describes its second segment.
     #[inline]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch has no effect on memory and takes any address; SSE is part of x86-64.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let data = self.head().data_ptr().cast_const();
-            _mm_prefetch::<_MM_HINT_T0>(data.cast());
-            _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(64).cast());
-            _mm_prefetch::<_MM_HINT_T0>(self.head().next_ptr().cast_const().cast());
-        }
+        let data = self.head().data_ptr().cast_const();
+        prefetch::read(data);
+        prefetch::read(data.wrapping_add(LINE));
+        prefetch::read(self.head().next_ptr().cast_const().cast());
     }
 }
 

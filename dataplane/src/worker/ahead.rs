@@ -9,10 +9,8 @@ use heddle_engine::{Engine, Step, Untaken};
 use heddle_mr::Memory;
 
 use super::queues::Queues;
+use crate::prefetch::{self, LINE};
 use crate::rx::RxMbuf;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Frames, or queue pairs, for which one step is taken together: their lines are about as many as a
 /// processor fetches at a time.
@@ -25,24 +23,13 @@ pub(super) struct Prefetch;
 impl Fetch for Prefetch {
     #[inline(always)]
     fn bytes(self, at: *const u8, len: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let fetch = |byte| {
-                // SAFETY: a prefetch has no effect on memory and takes any address; SSE is part of
-                // x86-64.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(byte).cast()) }
-            };
-            // Of a value whose size the compiler knows, no instruction but the fetches is left. The
-            // last byte lies in a line of its own or in the line before.
-            let last = len.saturating_sub(1);
-            for line in 0..last.div_ceil(LINE) {
-                fetch(line * LINE);
-            }
-            fetch(last);
+        // Of a value whose size the compiler knows, no instruction but the fetches is left. The last
+        // byte lies in a line of its own or in the line before.
+        let last = len.saturating_sub(1);
+        for line in 0..last.div_ceil(LINE) {
+            prefetch::read(at.wrapping_add(line * LINE));
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (at, len);
+        prefetch::read(at.wrapping_add(last));
     }
 }
 
