@@ -6,9 +6,9 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod lanes;
 mod portable;
-#[cfg(target_arch = "x86_64")]
-mod sse42;
 
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::compiler_fence;
@@ -85,15 +85,14 @@ pub(crate) fn kernels() -> &'static Kernels {
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[allow(unused_mut, reason = "other architectures have one")]
     let mut all = vec![&portable::KERNELS];
-    #[cfg(target_arch = "x86_64")]
-    {
-        if sse42::is_available() {
-            all.push(&sse42::KERNELS);
-            if avx2::is_available() {
-                all.push(&avx2::KERNELS);
-                if avx512::is_available() {
-                    all.push(&avx512::KERNELS);
-                }
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    if lanes::is_available() {
+        all.push(&lanes::KERNELS);
+        #[cfg(target_arch = "x86_64")]
+        if avx2::is_available() {
+            all.push(&avx2::KERNELS);
+            if avx512::is_available() {
+                all.push(&avx512::KERNELS);
             }
         }
     }

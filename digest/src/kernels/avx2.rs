@@ -3,7 +3,7 @@
 //! `crc32` takes eight bytes at a time, so the kernel would have to take each vector apart for it.
 //! Instead, `crc32` reads memory: when copying, the destination, where the kernel has just stored
 //! the vector and which is still in the store buffer or the first-level cache. The kernel joins the
-//! lanes as [`sse42`] does, and lanes may have any length: most packets then take one turn of the
+//! lanes as [`lanes`] does, and lanes may have any length: most packets then take one turn of the
 //! loop, and less than a vector or two more.
 
 use core::arch::x86_64::{
@@ -15,14 +15,14 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use heddle_base::Sum;
 
-use super::sse42::{self, multiply};
+use super::lanes::{self, multiply};
 use super::{Kernels, add_carry, fold, times_x_pow, x_pow};
 
 pub(crate) static KERNELS: Kernels =
     Kernels { name: "avx2-sse4.2", sum, copy_sum, crc, digest, copy_digest, copy_crc, copy_framed };
 
 pub(super) fn is_available() -> bool {
-    is_x86_feature_detected!("avx2") && sse42::is_available()
+    is_x86_feature_detected!("avx2") && lanes::is_available()
 }
 
 /// Bytes of a vector, and its bits.
@@ -36,7 +36,7 @@ const MAX_LANE: usize = 64;
 /// Below this, joining lanes costs more than they gain.
 const MIN_LANES: usize = 3 * 2 * V;
 
-/// Factors that move a CRC over that many vectors; see [`sse42`]. The first is not used.
+/// Factors that move a CRC over that many vectors; see [`lanes`]. The first is not used.
 static SHIFTS: [u32; 2 * MAX_LANE + 1] = {
     let mut shifts = [0; 2 * MAX_LANE + 1];
     shifts[1] = x_pow(V_BITS - 33);
@@ -111,7 +111,7 @@ unsafe fn words(mut src: *const u8, mut len: usize, mut crc: u64) -> u32 {
             src = src.add(8);
             len -= 8;
         }
-        sse42::short::<false, false>(src, std::ptr::null_mut(), len, crc, 0).0
+        lanes::short::<false, false>(src, std::ptr::null_mut(), len, crc, 0).0
     }
 }
 
@@ -216,7 +216,7 @@ unsafe fn rest<const COPY: bool, const SUM: bool>(
             len -= V;
         }
         let sum = if SUM { sums.total() } else { 0 };
-        sse42::short::<COPY, SUM>(src, dst, len, crc, sum)
+        lanes::short::<COPY, SUM>(src, dst, len, crc, sum)
     }
 }
 

@@ -16,7 +16,7 @@ use core::arch::x86_64::{
 
 use heddle_base::Sum;
 
-use super::{Kernels, add_carry, avx2, fold, framed, low32, sse42, x_pow};
+use super::{Kernels, add_carry, avx2, fold, framed, lanes, low32, x_pow};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "avx512-vpclmulqdq",
@@ -107,7 +107,7 @@ unsafe fn either<const COPY: bool, const SUM: bool>(
         } else if SUM {
             avx2::update::<COPY, SUM>(src, dst, len, crc)
         } else {
-            sse42::update::<COPY, SUM>(src, dst, len, crc)
+            lanes::update::<COPY, SUM>(src, dst, len, crc)
         }
     }
 }
@@ -214,7 +214,7 @@ unsafe fn update<const COPY: bool, const SUM: bool>(
 
         let crc = join(x);
         let sum = if SUM { Words::total(sums) } else { 0 };
-        let (crc, rest) = sse42::update::<COPY, SUM>(src, dst, len, crc);
+        let (crc, rest) = lanes::update::<COPY, SUM>(src, dst, len, crc);
         (crc, add_carry(sum, rest))
     }
 }
