@@ -194,8 +194,8 @@ impl Plan {
 ///
 /// # Errors
 /// Returns an error number: EINVAL for no bytes; EFAULT for memory that is unmapped or unreadable;
-/// EOPNOTSUPP for code, and for memory that other processes may map, unless the RNIC `takes_files`
-/// and can be given the memory's file; ENOMEM.
+/// EOPNOTSUPP for code, for memory that other processes may map, unless the RNIC `takes_files`
+/// and can be given the memory's file, and on kernels whose pages are not of 4 KiB; ENOMEM.
 pub fn share(addr: usize, len: usize, takes_files: bool) -> Result<Shared, i32> {
     plan(addr, len, takes_files)?.carry_out()
 }
@@ -207,6 +207,10 @@ pub fn share(addr: usize, len: usize, takes_files: bool) -> Result<Shared, i32> 
 pub(crate) fn plan(addr: usize, len: usize, takes_files: bool) -> Result<Plan, i32> {
     let pages =
         window::pages(addr, len).ok_or(if len == 0 { libc::EINVAL } else { libc::EFAULT })?;
+    if page_of_kernel() != PAGE {
+        log(&format!("cannot share {len} bytes at {addr:#x}: the kernel's pages are not of 4 KiB"));
+        return Err(libc::EOPNOTSUPP);
+    }
     fork::prepare_once();
     let mut state = lock();
     match state.plan(&pages) {
@@ -244,6 +248,13 @@ pub(crate) fn plan(addr: usize, len: usize, takes_files: bool) -> Result<Plan, i
             Err(refusal.errno)
         }
     }
+}
+
+/// Returns the bytes of a page of the kernel. Kernels of 64-bit Arm may have larger pages than
+/// [`PAGE`]: replacing a page of ours would then replace its neighbors too.
+fn page_of_kernel() -> usize {
+    // SAFETY: the call only reads a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(0)
 }
 
 /// Runs `f` while no thread converts pages. Returns `None` if a conversion or a fork does not end
