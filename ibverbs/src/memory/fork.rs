@@ -49,8 +49,8 @@ const LOCK: usize = 16;
 /// RNIC or its parent writes later, until it writes the page itself.
 const COPIED: usize = 64 << 20;
 
-/// Milliseconds that a parent waits for its child's copy.
-const PATIENCE: usize = 10_000;
+/// Seconds that a parent waits for its child's copy.
+const PATIENCE: libc::time_t = 10;
 
 /// The state that the handlers of one `fork` hand on.
 struct Forking {
@@ -198,13 +198,16 @@ extern "C" fn in_parent() {
     FORKER.store(0, Ordering::SeqCst);
     if let Some([read, write]) = pipe {
         let mut poll = libc::pollfd { fd: read, events: libc::POLLIN, revents: 0 };
-        // SAFETY: descriptors of `before`, which nothing else knows; a live structure.
+        // The kernel leaves the rest of the time here.
+        let mut patience = libc::timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+        // SAFETY: descriptors of `before`, which nothing else knows; live structures.
         unsafe {
             libc::close(write);
-            let args = [(&raw mut poll).addr(), 1, PATIENCE, 0, 0, 0];
-            // If the child has died, or none was made, `poll` finds the end of the pipe.
+            let args = [(&raw mut poll).addr(), 1, (&raw mut patience).addr(), 0, 0, 0];
+            // If the child has died, or none was made, `ppoll` finds the end of the pipe. 64-bit Arm
+            // has no `poll`.
             let mut left = 8;
-            while sys::call(libc::SYS_poll, args) == Err(Errno(libc::EINTR)) && left > 0 {
+            while sys::call(libc::SYS_ppoll, args) == Err(Errno(libc::EINTR)) && left > 0 {
                 left -= 1;
             }
             libc::close(read);
