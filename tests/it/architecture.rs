@@ -232,6 +232,9 @@ fn test_documents_agree_on_the_pure_crates() {
     let list = after.split("; do").next().unwrap();
     let checked = list.split_whitespace().filter(|w| w.starts_with("heddle-")).map(short);
     assert_eq!(checked.collect::<BTreeSet<_>>(), pure);
+    let script = fs::read_to_string(root().join("scripts/ports")).unwrap();
+    let list = script.split("pure=(").nth(1).unwrap().split(')').next().unwrap();
+    assert_eq!(list.split_whitespace().map(short).collect::<BTreeSet<_>>(), pure);
 }
 
 /// The crates without operating system, thread, clock and DPDK.
