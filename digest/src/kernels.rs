@@ -126,6 +126,7 @@ unsafe fn framed(
 ///
 /// # Safety
 /// `src` is valid for reads of `len` bytes, and `dst` for writes when COPY.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn short_sum<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, len: usize) -> u64 {
     debug_assert!(len < 32);
