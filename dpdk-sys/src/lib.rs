@@ -8,7 +8,8 @@
 //! functions, by whole bursts or bulks.
 //!
 //! Nothing here is safe to use directly; `heddle-dataplane` is the safe side. A test compares every
-//! size and offset used by hand with the C compiler's values. Built and run with 22.11.11.
+//! size and offset used by hand with the C compiler's values. `scripts/ports` builds and runs it with
+//! DPDK 24.11, and for 64-bit Arm.
 
 #[allow(
     missing_docs,
