@@ -7,9 +7,16 @@ use std::process::{Command, exit};
 
 /// Libraries named on the link line: only the ones that the bindings and the shim call. The EAL
 /// loads the other PMDs by itself, as plugins. `net_ring` is here for `rte_eth_from_rings`; the EAL
-/// finds it already loaded and its constructor runs once.
-const LIBS: [&str; 6] =
-    ["rte_eal", "rte_ring", "rte_mempool", "rte_mbuf", "rte_ethdev", "rte_net_ring"];
+/// finds it already loaded and its constructor runs once. `net_bond` is here for `rte_eth_bond_*`.
+const LIBS: [&str; 7] = [
+    "rte_eal",
+    "rte_ring",
+    "rte_mempool",
+    "rte_mbuf",
+    "rte_ethdev",
+    "rte_net_ring",
+    "rte_net_bond",
+];
 
 /// Libraries that the bindings call where there are such libraries: DPDK has moved its log out of
 /// the EAL (23.11).
@@ -24,7 +31,7 @@ const FUNCTIONS: &str = "heddle_.*|rte_eal_init|rte_eal_hotplug_(add|remove)|rte
     rte_log_set_global_level|rte_thread_(un)?register|rte_extmem_(un)?register|\
     rte_pktmbuf_pool_create|rte_pktmbuf_copy|rte_mempool_avail_count|rte_mempool_in_use_count|\
     rte_eth_dev_(configure|start|stop|close|set_mtu|get_mtu|info_get|get_port_by_name|get_name_by_port|\
-    default_mac_addr_set|mac_addr_add|socket_id|is_valid_port|adjust_nb_rx_tx_desc)|rte_eth_macaddr_get|\
+    default_mac_addr_set|mac_addr_add|socket_id|is_valid_port|adjust_nb_rx_tx_desc|set_link_(up|down))|rte_eth_macaddr_get|\
     rte_eth_(rx|tx)_queue_setup|rte_eth_promiscuous_(enable|disable|get)|\
     rte_eth_allmulticast_enable|rte_eth_dev_vlan_filter|rte_eth_stats_(get|reset)|\
     rte_eth_dev_rss_(reta_update|reta_query|hash_conf_get)|\

@@ -6,6 +6,7 @@
 
 mod answers;
 mod applications;
+pub(crate) mod bonds;
 mod drain;
 mod exports;
 mod exposer;
@@ -39,8 +40,8 @@ use crate::service::ServiceSpec;
 use crate::services::{Done, ServiceThread, Terms};
 use applications::Applications;
 pub(crate) use applications::share;
+use bonds::Bonds;
 use exposer::Exposer;
-pub(crate) use links::History;
 use links::Links;
 use tenants::Tenants;
 pub(crate) use tenants::{Admitted, Tenant, Word, addresses};
@@ -74,6 +75,7 @@ pub(crate) struct Appliance {
     logging: Logging,
     pub(crate) exposer: Exposer,
     pub(crate) links: Links,
+    pub(crate) bonds: Bonds,
     /// Each worker's last answer to a request for metrics.
     pub(crate) known: RefCell<Vec<WorkerSnapshot>>,
     /// A handle for the appliance's own tasks.
@@ -126,6 +128,7 @@ impl Appliance {
     ) -> std::io::Result<Rc<Appliance>> {
         let services = ServiceThread::start(node.device().clone())?;
         let links = Links::new(node.ports().iter().map(Port::link));
+        let bonds = Bonds::new(node.ports().iter().map(Port::bond));
         let ours = gateway::addresses(config.ports.iter().flat_map(config::Port::all_addresses));
         let tenants = Tenants::new(&config);
         let weight = config.weight;
@@ -141,6 +144,7 @@ impl Appliance {
             exposer: Exposer::default(),
             known: RefCell::default(),
             links,
+            bonds,
             me: Weak::clone(me),
             started: Instant::now(),
             last_reload: RefCell::default(),
@@ -187,9 +191,13 @@ impl Appliance {
             if !all && port.is_on_bus() {
                 continue;
             }
-            let Some(link) = port.poll_link() else { continue };
             let name = config.ports.get(n).map_or_else(|| port.name(), |p| p.name.as_str());
-            if self.links.changed(n, link, at_ns, name) {
+            if all {
+                port.release_lost();
+            }
+            let taken_over = port.poll_bond().is_some_and(|bond| self.bonds.changed(n, bond, name));
+            let up = port.poll_link().is_some_and(|link| self.links.changed(n, link, at_ns, name));
+            if up || taken_over {
                 self.announce(n);
             }
         }

@@ -222,7 +222,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
             "workers are made for the ports there are",
         ),
         (port(|a, b| a.name != b.name), "port.name", "it would seem another one"),
-        (port(|a, b| !a.is_same_device(b)), "port.vdev or port.pci", DEVICE),
+        (port(|a, b| !a.is_same_device(b)), "port.vdev, port.pci or port.bond", DEVICE),
         (port(|a, b| a.mtu != b.mtu), "port.mtu", DEVICE),
         (port(|a, b| a.workers != b.workers), "port.workers", THREADS),
         (port(|a, b| a.queues != b.queues), "port.queues", DEVICE),

@@ -238,7 +238,7 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
             "dpdk",
             "control.socket",
             "port.name",
-            "port.vdev or port.pci",
+            "port.vdev, port.pci or port.bond",
             "port.mtu",
             "port.workers",
             "port.queues",

@@ -26,7 +26,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use heddle_ctl::{InnerSetup, Patience};
-use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Offloads, PortSource};
+use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Member, Offloads, PortSource};
 use heddle_hub::Policy;
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{
@@ -273,6 +273,16 @@ impl PartialEq for Port {
     }
 }
 
+/// Returns the names of the devices of a source.
+fn names(source: &PortSource) -> impl Iterator<Item = &str> {
+    let (own, members) = match source {
+        PortSource::Vdev(vdev) => (Some(vdev.name()), &[][..]),
+        PortSource::Device(name) => (Some(name.as_str()), &[][..]),
+        PortSource::Bond(bond) => (None, &bond.members[..]),
+    };
+    own.into_iter().chain(members.iter().map(Member::name))
+}
+
 impl Port {
     /// Returns our addresses at the port and in its VLANs.
     pub fn all_addresses(&self) -> impl Iterator<Item = Cidr> + '_ {
@@ -282,11 +292,8 @@ impl Port {
 
     /// Returns true if both name a device that can be opened only once.
     fn names_device_of(&self, other: &Port) -> bool {
-        match (&self.source, &other.source) {
-            (PortSource::Vdev(a), PortSource::Vdev(b)) => a.name() == b.name(),
-            (PortSource::Device(a), PortSource::Device(b)) => a == b,
-            _ => false,
-        }
+        let has = |name: &str| names(&other.source).any(|n| n == name);
+        names(&self.source).any(has)
     }
 
     /// Returns true if both name the same device; the name decides.

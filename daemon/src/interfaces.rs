@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use heddle_dataplane::PortSource;
+use heddle_dataplane::{Member, PortSource};
 
 /// Interval between checks of the interfaces and devices.
 const EVERY: Duration = Duration::from_millis(500);
@@ -36,6 +36,7 @@ impl Interfaces {
             .map(|source| match source {
                 PortSource::Vdev(vdev) => Needs::Interfaces(named(&vdev.to_string())),
                 PortSource::Device(name) => Needs::Device(name.clone()),
+                PortSource::Bond(bond) => Needs::Any(bond.members.iter().map(of_member).collect()),
             })
             .collect();
         if ports.iter().all(Needs::is_nothing) {
@@ -89,11 +90,39 @@ enum Needs {
     Interfaces(Vec<String>),
     /// A device on a bus.
     Device(String),
+    /// One of the members of a bond.
+    Any(Vec<Needs>),
+}
+
+fn of_member(member: &Member) -> Needs {
+    match member {
+        Member::Vdev(vdev) => Needs::Interfaces(named(&vdev.to_string())),
+        Member::Device(name) => Needs::Device(name.clone()),
+    }
 }
 
 impl Needs {
     fn is_nothing(&self) -> bool {
-        matches!(self, Needs::Interfaces(names) if names.is_empty())
+        match self {
+            Needs::Interfaces(names) => names.is_empty(),
+            Needs::Device(_) => false,
+            Needs::Any(members) => members.iter().any(Needs::is_nothing),
+        }
+    }
+
+    /// Returns the interface or device that is gone, if the port is lost with it.
+    fn lost(&self, listed: &[String], unplugged: &impl Fn(&str) -> bool) -> Option<String> {
+        match self {
+            Needs::Interfaces(names) => {
+                let name = names.iter().find(|n| !listed.contains(n))?;
+                Some(format!("the interface {name}"))
+            }
+            Needs::Device(name) => unplugged(name).then(|| format!("the device {name}")),
+            Needs::Any(members) => {
+                let lost = members.iter().map(|m| m.lost(listed, unplugged));
+                lost.collect::<Option<Vec<_>>>().map(|all| all.join(" and "))
+            }
+        }
     }
 }
 
@@ -104,13 +133,7 @@ fn take_lost(
     listed: &[String],
     unplugged: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    let lost = |needs: &Needs| match needs {
-        Needs::Interfaces(names) => {
-            let name = names.iter().find(|n| !listed.contains(n))?;
-            Some(format!("the interface {name}"))
-        }
-        Needs::Device(name) => unplugged(name).then(|| format!("the device {name}")),
-    };
+    let lost = |p: &Needs| p.lost(listed, &unplugged);
     let (at, what) = ports.iter().enumerate().find_map(|(at, p)| Some((at, lost(p)?)))?;
     ports.remove(at);
     Some(what)
@@ -154,6 +177,19 @@ mod tests {
         assert_eq!(take(&["a"]).as_deref(), Some("the interface c"));
         assert_eq!(take(&[]), None);
         assert_eq!(ports, [on(&[])]);
+    }
+
+    #[test]
+    fn test_bond_is_lost_with_its_last_member() {
+        let device = |name: &str| Needs::Device(name.to_owned());
+        let on = |name: &str| Needs::Interfaces(vec![name.to_owned()]);
+        let bond = || vec![Needs::Any(vec![device("0000:01:00.0"), on("a")])];
+        let listed = ["a".to_owned()];
+        assert_eq!(take_lost(&mut bond(), &listed, |_| true), None);
+        assert_eq!(take_lost(&mut bond(), &[], |_| false), None);
+        let gone = take_lost(&mut bond(), &[], |_| true);
+        assert_eq!(gone.as_deref(), Some("the device 0000:01:00.0 and the interface a"));
+        assert!(Needs::Any(vec![on("a"), Needs::Interfaces(Vec::new())]).is_nothing());
     }
 
     #[test]

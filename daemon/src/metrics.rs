@@ -14,7 +14,7 @@ use heddle_types::WorkerId;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::appliance::{Appliance, History, share};
+use crate::appliance::{Appliance, bonds, share};
 
 /// Time that workers have to answer: less than the asking client waits, so that the client hears
 /// which workers are silent.
@@ -49,7 +49,7 @@ impl Source for Appliance {
             uptime: Duration::from_nanos(self.at_ns()),
             draining: self.is_draining(),
             workers,
-            ports: ports.iter().enumerate().map(|(n, p)| port(p, self.links.of(n))).collect(),
+            ports: ports.iter().enumerate().map(|(n, p)| port(p, n, self)).collect(),
             lcores: self
                 .node
                 .lcores()
@@ -123,7 +123,8 @@ impl Appliance {
     }
 }
 
-fn port(port: &heddle_dataplane::Port, links: Option<History>) -> PortSample {
+fn port(port: &heddle_dataplane::Port, number: usize, appliance: &Appliance) -> PortSample {
+    let links = appliance.links.of(number);
     let link = links.map_or_else(|| port.link(), |l| l.link);
     PortSample {
         name: port.name().into(),
@@ -134,5 +135,6 @@ fn port(port: &heddle_dataplane::Port, links: Option<History>) -> PortSample {
         mbps: link.mbps,
         link_changes: links.map_or(0, |l| l.changes),
         stats: port.stats(),
+        bond: appliance.bonds.of(number).map(|history| bonds::sample(port, &history)),
     }
 }

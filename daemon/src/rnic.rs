@@ -127,10 +127,7 @@ fn pools(config: &Config) -> impl Iterator<Item = (u16, u64)> {
 
 /// Returns the settings with which DPDK starts, and its memory.
 pub(crate) fn eal_config(config: &Config) -> EalConfig {
-    let pci = config.ports.iter().filter_map(|p| match &p.source {
-        PortSource::Device(pci) => Some(pci.clone()),
-        PortSource::Vdev(_) => None,
-    });
+    let pci = config.ports.iter().flat_map(|p| p.source.on_bus().map(str::to_owned));
     EalConfig {
         memory_mb: config.dpdk.memory.unwrap_or_else(|| needed_mb(pools(config))),
         hugepages: config.dpdk.hugepages,
@@ -148,11 +145,12 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
     let limits = &config.limits;
     let eal = start_eal(pools(config), eal_config(config), config.dpdk.memory)?;
     let open = |p: &Port| {
-        let (device, on_bus) = match &p.source {
-            PortSource::Vdev(vdev) => (vdev.name(), false),
-            PortSource::Device(pci) => (pci.as_str(), true),
+        let device = match &p.source {
+            PortSource::Vdev(vdev) => vdev.name().to_owned(),
+            other => other.to_string(),
         };
-        progress.opening(&p.name, device, on_bus && eal.iova_mode() == IovaMode::Va);
+        let on_bus = p.source.on_bus().next().is_some();
+        progress.opening(&p.name, &device, on_bus && eal.iova_mode() == IovaMode::Va);
         let setup = PortSetup {
             routes: p.routes.clone(),
             router_adverts: p.router_adverts,

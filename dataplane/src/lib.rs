@@ -45,8 +45,9 @@ pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use numa::{Place, Topology, home};
 pub use port::queue::{self, RxQueue, TxQueue};
 pub use port::{
-    DmaPorts, Link, Offloads, Port, PortCaps, PortConfig, PortError, PortProbe, PortSource,
-    PortStats, QueueSpread, VHOST_BUFFERS, VdevArg,
+    Bond, BondMode, BondState, DmaPorts, Lacp, LacpState, Link, MAX_MEMBERS, Member, MemberState,
+    Offloads, Port, PortCaps, PortConfig, PortError, PortProbe, PortSource, PortStats, QueueSpread,
+    TransmitHash, VHOST_BUFFERS, VdevArg,
 };
 pub use rest::{Parker, RestCounters, RestShown};
 pub use tx::TxBuildCounters;

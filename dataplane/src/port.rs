@@ -22,6 +22,9 @@
 //!        ├──▶ rules ──▶ flow│
 //!        └──────────────────┴──▶ conf ──▶ plan ──▶ spread, caps, quirks, config ──▶ vdev ──▶ error
 //! ```
+//!
+//! A bond is a device that has devices: `ethdev`, `setup` and `members` use each other, and `members`
+//! uses `bond`, which has its rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -35,6 +38,7 @@ use heddle_tcp::Vid;
 use crate::eal::Eal;
 use crate::mempool::HEADROOM;
 
+mod bond;
 mod caps;
 mod claim;
 mod conf;
@@ -46,6 +50,7 @@ mod flow;
 mod interrupt;
 mod link;
 mod lock;
+mod members;
 mod plan;
 pub mod queue;
 mod quirks;
@@ -56,6 +61,9 @@ mod spread;
 mod vdev;
 mod vhost;
 
+pub use bond::{
+    Bond, BondMode, BondState, Lacp, LacpState, MAX_MEMBERS, Member, MemberState, TransmitHash,
+};
 pub use caps::{Capabilities, DescLimits};
 pub use config::{Link, Offloads, PortCaps, PortConfig, PortSource, PortStats};
 pub use error::PortError;
@@ -67,8 +75,9 @@ pub use vdev::VdevArg;
 pub use vhost::VHOST_BUFFERS;
 
 use ethdev::{EthDev, Joint, attach, plug};
-use link::LinkWatch;
+use link::{BondWatch, LinkWatch};
 pub(crate) use lock::control;
+use members::Members;
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
 use rules::Rules;
@@ -81,14 +90,20 @@ impl PortSource {
         match self {
             PortSource::Vdev(_) => None,
             PortSource::Device(given) => ethdev::socket_of(given),
+            PortSource::Bond(_) => self.on_bus().next().and_then(ethdev::socket_of),
         }
     }
 
     /// Returns true if this is a PCI device that was unplugged, or that the system asks back
     /// because it is about to be unplugged. The kernel then waits until the process ends: a process
-    /// never reopens a port.
+    /// never reopens a port. A bond is gone with its last member; for the others see
+    /// [`Port::release_lost`].
     pub fn is_gone(&self) -> bool {
-        matches!(self, PortSource::Device(given) if ethdev::is_gone(given))
+        match self {
+            PortSource::Vdev(_) => false,
+            PortSource::Device(given) => ethdev::is_gone(given),
+            PortSource::Bond(bond) => members::all_gone(bond),
+        }
     }
 }
 
@@ -108,6 +123,7 @@ pub struct Port {
     /// The kernel's interface whose link the port has; 0 if the device has a link of its own.
     interface: u32,
     watch: LinkWatch,
+    bond: BondWatch,
     /// Why the queues do not interrupt although the configuration asks for it.
     no_interrupts: Option<String>,
     queues: Vec<(RxQueue, TxQueue)>,
@@ -122,6 +138,7 @@ impl Port {
         let device = match source {
             PortSource::Vdev(v) => plug(v, config.mtu, config.pools.len())?,
             PortSource::Device(given) => attach(given)?,
+            PortSource::Bond(bond) => members::bond(bond, config.mtu, config.pools.len())?,
         };
         Port::start(device, config)
     }
@@ -146,6 +163,36 @@ impl Port {
             let joint = Joint::Rings(Arc::clone(&rings));
             let device = EthDev::plugged(claim, name, bus_name).joined_by(joint);
             Port::start(device, config)
+        };
+        Ok((open(0, a)?, open(1, b)?))
+    }
+
+    /// Opens two bonds, each of `links` rings to the other, as [`Port::ring_pair`] joins two ports: a
+    /// wire for LACP without devices. An active-backup bond of rings does not start, because rings
+    /// take no station address.
+    ///
+    /// # Errors
+    /// Fails as [`Port::ring_pair`] and [`Port::open`] do.
+    pub fn bonded_rings(
+        _eal: &Eal,
+        name: &str,
+        capacity: u32,
+        hash: TransmitHash,
+        [links, queues]: [usize; 2],
+        [a, b]: [&PortConfig; 2],
+    ) -> Result<(Port, Port), PortError> {
+        let rings = |n| RingPair::new(&format!("{name}{n}"), capacity, queues).map(Arc::new);
+        let pairs = (0..links).map(rings).collect::<Result<Vec<_>, _>>()?;
+        let open = |side: usize, config: &PortConfig| {
+            let member = |(n, rings): (usize, &Arc<RingPair>)| {
+                let (claim, bus_name) = rings.port(side)?;
+                let name = format!("{name}{n}.{}", ["a", "b"][side]);
+                let joint = Joint::Rings(Arc::clone(rings));
+                Ok(EthDev::plugged(claim, name, bus_name).joined_by(joint))
+            };
+            let devices = pairs.iter().enumerate().map(member).collect::<Result<Vec<_>, _>>()?;
+            let bond = Bond { hash, ..Bond::new(BondMode::Lacp, Vec::new()) };
+            Port::start(members::join(&bond, devices)?, config)
         };
         Ok((open(0, a)?, open(1, b)?))
     }
@@ -189,6 +236,11 @@ impl Port {
             }
             result => result?,
         };
+        if let Some(members) = &device.members {
+            // The bond itself looks at the addresses of frames, and does not know one beside its own.
+            let beside = matches!(plan.mac, MacPlan::Beside(_));
+            members.started(&device, plan.queues, beside)?;
+        }
         let device = Arc::new(device);
         let mut flows = Rules::default();
         let wanted = flow::rules(&plan, &config.addrs, config.broadcast_arp);
@@ -213,10 +265,15 @@ impl Port {
             })
             .collect();
         let interface = if plan.kernel_link { info.if_index } else { 0 };
-        let watch = LinkWatch::new(read_link(device.id, interface));
-        let no_interrupts = (config.rx_interrupt && !plan.rx_interrupt)
-            .then(|| "its kernel driver knows INTx alone".to_owned())
-            .or(refused);
+        let watch = LinkWatch::new(read_link(&device, interface));
+        let known = if plan.bonded {
+            "DPDK's bonds have none"
+        } else {
+            "its kernel driver knows INTx alone"
+        };
+        let no_interrupts =
+            (config.rx_interrupt && !plan.rx_interrupt).then(|| known.to_owned()).or(refused);
+        let bond = BondWatch::new(device.members.as_ref().map(Members::state));
         let port = Port {
             device,
             capabilities,
@@ -228,6 +285,7 @@ impl Port {
             vlans: Mutex::new(Vec::new()),
             interface,
             watch,
+            bond,
             no_interrupts,
             queues,
         };
@@ -341,9 +399,38 @@ impl Port {
         self.plan.socket.filter(|_| !self.device.is_plugged())
     }
 
-    /// Returns the state of the link, without waiting.
+    /// Returns the state of the link, without waiting. The link of a bond is up while a member carries
+    /// frames; its speed is that of all members whose link is up, or of the active one.
     pub fn link(&self) -> Link {
-        read_link(self.device.id, self.interface)
+        read_link(&self.device, self.interface)
+    }
+
+    /// Returns the state of the port's bond; `None` if the port is none.
+    pub fn bond(&self) -> Option<BondState> {
+        self.device.members.as_ref().map(Members::state)
+    }
+
+    /// Returns the new state of the port's bond if it has changed, counters aside, since the last call
+    /// or since the port was opened. After a change of the active member, this call sees to it that the
+    /// member has the bond's station address.
+    pub fn poll_bond(&self) -> Option<BondState> {
+        let members = self.device.members.as_ref()?;
+        let news = self.bond.news(members.state())?;
+        members.readdress(&self.device);
+        Some(news)
+    }
+
+    /// Returns the counters of each member of the port's bond; empty if the port is none.
+    pub fn member_stats(&self) -> Vec<PortStats> {
+        self.device.members.as_ref().map(Members::stats).unwrap_or_default()
+    }
+
+    /// Gives back members of the port's bond that were unplugged, or that the system asks back, so
+    /// that it waits for this process no longer. Returns their names. The last member stays. The call
+    /// takes some milliseconds if there are such members; it waits for up to 200 ms for a worker that
+    /// takes no turn, and leaves the member to the next call.
+    pub fn release_lost(&self) -> Vec<String> {
+        self.device.members.as_ref().map(Members::release_lost).unwrap_or_default()
     }
 
     /// Waits until the link is up, for `limit` at most, and returns its state then. A NIC takes
@@ -447,7 +534,7 @@ impl PortProbe {
     /// Returns the state of the link, without waiting; `None` if the port is closed.
     pub fn link(&self) -> Option<Link> {
         let device = self.device.upgrade()?;
-        Some(read_link(device.id, self.interface))
+        Some(read_link(&device, self.interface))
     }
 
     /// Returns the counters of the driver; `None` if the port is closed.
@@ -508,11 +595,12 @@ impl fmt::Display for Port {
     }
 }
 
-fn read_link(port: u16, interface: u32) -> Link {
+fn read_link(device: &EthDev, interface: u32) -> Link {
     let (mut mbps, mut up, mut full) = (0, 0, 0);
     // SAFETY: a started port; the callee fills all.
-    let rc = unsafe { sys::heddle_link_get(port, &mut mbps, &mut up, &mut full) };
+    let rc = unsafe { sys::heddle_link_get(device.id, &mut mbps, &mut up, &mut full) };
     let known = rc == 0 && mbps != 0 && mbps != u32::MAX;
-    let up = rc == 0 && up == 1 && setup::runs(interface).unwrap_or(true);
+    let carries = device.members.as_ref().is_none_or(Members::carries);
+    let up = rc == 0 && up == 1 && carries && setup::runs(interface).unwrap_or(true);
     Link { up, mbps: known.then_some(mbps), full_duplex: rc == 0 && full == 1 }
 }

@@ -8,6 +8,7 @@
 
 #include <rte_cycles.h>
 #include <rte_devargs.h>
+#include <rte_malloc.h>
 #include <rte_pause.h>
 
 int heddle_vdev_known(const char *name)
@@ -303,6 +304,243 @@ int heddle_removed(const char *name)
 	found = removed_find(name);
 	pthread_mutex_unlock(&removed_lock);
 	return found;
+}
+
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 11, 0, 0)
+#define bond_add rte_eth_bond_member_add
+#define bond_remove rte_eth_bond_member_remove
+#define bond_active_get rte_eth_bond_active_members_get
+#define bond_lacp_info rte_eth_bond_8023ad_member_info
+#else
+#define bond_add rte_eth_bond_slave_add
+#define bond_remove rte_eth_bond_slave_remove
+#define bond_active_get rte_eth_bond_active_slaves_get
+#define bond_lacp_info rte_eth_bond_8023ad_slave_info
+#endif
+
+int heddle_bond_create(const char *name, uint8_t mode)
+{
+	return rte_eth_bond_create(name, mode, 0);
+}
+
+int heddle_bond_add(uint16_t bond, uint16_t member)
+{
+	struct rte_eth_dev_info info;
+	int rc = rte_eth_dev_info_get(member, &info);
+
+	if (rc != 0)
+		return rc;
+	/* The bond polls the links of members without this flag, and of no others. DPDK shows the
+	 * flags read-only, but has them in memory that it writes itself; nobody else uses them: the
+	 * member is stopped, and Heddle never asks for the interrupt. */
+	*(uint32_t *)(uintptr_t)info.dev_flags &= ~RTE_ETH_DEV_INTR_LSC;
+	return bond_add(bond, member);
+}
+
+int heddle_bond_remove(uint16_t bond, uint16_t member)
+{
+	return bond_remove(bond, member);
+}
+
+int heddle_bond_primary_set(uint16_t bond, uint16_t member)
+{
+	return rte_eth_bond_primary_set(bond, member);
+}
+
+int heddle_bond_primary_get(uint16_t bond)
+{
+	return rte_eth_bond_primary_get(bond);
+}
+
+int heddle_bond_up_get(uint16_t bond, uint16_t *members, uint16_t len)
+{
+	return bond_active_get(bond, members, len);
+}
+
+int heddle_bond_hash_set(uint16_t bond, uint8_t policy)
+{
+	return rte_eth_bond_xmit_policy_set(bond, policy);
+}
+
+int heddle_bond_interval_set(uint16_t bond, uint32_t ms)
+{
+	return rte_eth_bond_link_monitoring_set(bond, ms);
+}
+
+int heddle_bond_mac_set(uint16_t bond, const uint8_t *mac)
+{
+	struct rte_ether_addr addr;
+
+	memcpy(addr.addr_bytes, mac, sizeof(addr.addr_bytes));
+	return rte_eth_bond_mac_address_set(bond, &addr);
+}
+
+int heddle_bond_lacp(uint16_t bond, uint16_t member, struct heddle_lacp *lacp)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 11, 0, 0)
+	struct rte_eth_bond_8023ad_member_info info;
+#else
+	struct rte_eth_bond_8023ad_slave_info info;
+#endif
+	int rc;
+
+	memset(&info, 0, sizeof(info));
+	rc = bond_lacp_info(bond, member, &info);
+	lacp->selected = info.selected == SELECTED;
+	lacp->actor_state = info.actor_state;
+	lacp->partner_state = info.partner_state;
+	memcpy(lacp->partner_system, info.partner.system.addr_bytes, 6);
+	lacp->partner_key = rte_be_to_cpu_16(info.partner.key);
+	lacp->partner_port = rte_be_to_cpu_16(info.partner.port_number);
+	lacp->aggregator = info.agg_port_id;
+	return rc;
+}
+
+/* DPDK sends an LACPDU with the next burst, and makes one every 100 ms. */
+#define UPKEEP_PER_SECOND 20
+#define NO_MEMBER UINT16_MAX
+
+struct heddle_bond_upkeep {
+	const struct rte_eth_rxtx_callback *callback;
+	uint64_t next, period;
+	uint64_t bursts, dropped;
+	uint16_t bond, queue, count;
+	uint16_t lacp;
+	int primary; /* the member that carried the frames at the last burst */
+	uint16_t members[HEDDLE_BOND_MEMBERS];
+};
+
+static void upkeep_drop(struct heddle_bond_upkeep *u, struct rte_mbuf **pkts, uint16_t n)
+{
+	heddle_mbuf_free_bulk(pkts, n);
+	__atomic_store_n(&u->dropped, u->dropped + n, __ATOMIC_RELAXED);
+}
+
+/* Frees the frames that wait at a member that carries nothing: copies of what came to the member
+ * that carries the frames, our own broadcasts, and frames for others. */
+static void upkeep_drain(struct heddle_bond_upkeep *u, uint16_t member)
+{
+	struct rte_mbuf *stale[64];
+	unsigned int round;
+	uint16_t n;
+
+	for (round = 0; round < 16; round++) {
+		n = rte_eth_rx_burst(member, u->queue, stale, RTE_DIM(stale));
+		if (n == 0)
+			return;
+		upkeep_drop(u, stale, n);
+		if (n < RTE_DIM(stale))
+			return;
+	}
+}
+
+/* Takes back the frames that a member has sent. Drivers do so as they send more, and a member that
+ * carries nothing sends nothing more: it would keep references to registered memory. */
+static void upkeep_reclaim(struct heddle_bond_upkeep *u, uint16_t member)
+{
+	if (rte_eth_tx_done_cleanup(member, u->queue, 0) < 0)
+		(void)rte_eth_tx_burst(member, u->queue, NULL, 0);
+}
+
+static void upkeep_work(struct heddle_bond_upkeep *u)
+{
+	int primary = u->lacp ? -1 : rte_eth_bond_primary_get(u->bond);
+	uint16_t i, member;
+
+	if (u->lacp)
+		(void)rte_eth_tx_burst(u->bond, u->queue, NULL, 0);
+	for (i = 0; i < u->count; i++) {
+		member = __atomic_load_n(&u->members[i], __ATOMIC_ACQUIRE);
+		if (member == NO_MEMBER || member == primary)
+			continue;
+		if (!u->lacp && primary >= 0)
+			upkeep_drain(u, member);
+		upkeep_reclaim(u, member);
+	}
+}
+
+static uint16_t upkeep(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n,
+		       uint16_t max, void *arg)
+{
+	struct heddle_bond_upkeep *u = arg;
+	uint64_t now = rte_rdtsc();
+
+	(void)port;
+	(void)queue;
+	(void)max;
+	if (!u->lacp) {
+		int primary = rte_eth_bond_primary_get(u->bond);
+
+		if (unlikely(primary != u->primary)) {
+			/* A member that takes over begins with frames of the time before, such as our
+			 * own announcements. */
+			if (u->primary >= 0 && primary >= 0) {
+				upkeep_drop(u, pkts, n);
+				n = 0;
+				upkeep_drain(u, primary);
+			}
+			u->primary = primary;
+		}
+	}
+	if (unlikely(now >= u->next)) {
+		u->next = now + u->period;
+		upkeep_work(u);
+	}
+	/* After the work: a count that has moved twice says that no burst from before is left. */
+	__atomic_store_n(&u->bursts, u->bursts + 1, __ATOMIC_RELEASE);
+	return n;
+}
+
+struct heddle_bond_upkeep *heddle_bond_upkeep_add(uint16_t bond, uint16_t queue, int lacp,
+						  const uint16_t *members, uint16_t count)
+{
+	struct heddle_bond_upkeep *u;
+
+	if (count > HEDDLE_BOND_MEMBERS)
+		return NULL;
+	u = rte_zmalloc(NULL, sizeof(*u), RTE_CACHE_LINE_SIZE);
+	if (u == NULL)
+		return NULL;
+	u->period = rte_get_tsc_hz() / UPKEEP_PER_SECOND;
+	u->bond = bond;
+	u->queue = queue;
+	u->lacp = lacp != 0;
+	u->count = count;
+	u->primary = rte_eth_bond_primary_get(bond);
+	memcpy(u->members, members, count * sizeof(members[0]));
+	u->callback = rte_eth_add_rx_callback(bond, queue, upkeep, u);
+	if (u->callback == NULL) {
+		rte_free(u);
+		return NULL;
+	}
+	return u;
+}
+
+void heddle_bond_upkeep_del(struct heddle_bond_upkeep *u)
+{
+	/* The callback's memory is the caller's once no burst can use it (rte_ethdev.h). */
+	if (rte_eth_remove_rx_callback(u->bond, u->queue, u->callback) == 0)
+		rte_free((void *)(uintptr_t)u->callback);
+	rte_free(u);
+}
+
+void heddle_bond_upkeep_leave(struct heddle_bond_upkeep *u, uint16_t member)
+{
+	uint16_t i;
+
+	for (i = 0; i < u->count; i++)
+		if (u->members[i] == member)
+			__atomic_store_n(&u->members[i], NO_MEMBER, __ATOMIC_RELEASE);
+}
+
+uint64_t heddle_bond_upkeep_bursts(const struct heddle_bond_upkeep *u)
+{
+	return __atomic_load_n(&u->bursts, __ATOMIC_ACQUIRE);
+}
+
+uint64_t heddle_bond_upkeep_dropped(const struct heddle_bond_upkeep *u)
+{
+	return __atomic_load_n(&u->dropped, __ATOMIC_RELAXED);
 }
 
 static void flow_why(const struct rte_flow_error *e, char *why, size_t len)

@@ -9,6 +9,8 @@
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
+#include <rte_eth_bond.h>
+#include <rte_eth_bond_8023ad.h>
 #include <rte_eth_ring.h>
 #include <rte_ethdev.h>
 #include <rte_flow.h>
@@ -37,6 +39,11 @@ static const uint64_t HEDDLE_TX_OFFLOAD_MULTI_SEGS = RTE_ETH_TX_OFFLOAD_MULTI_SE
 static const uint64_t HEDDLE_TX_OFFLOAD_TCP_TSO = RTE_ETH_TX_OFFLOAD_TCP_TSO;
 static const uint64_t HEDDLE_RSS_TCP4 = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
 static const uint64_t HEDDLE_RSS_TCP6 = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
+static const uint8_t HEDDLE_BOND_ACTIVE_BACKUP = BONDING_MODE_ACTIVE_BACKUP;
+static const uint8_t HEDDLE_BOND_8023AD = BONDING_MODE_8023AD;
+static const uint8_t HEDDLE_BOND_HASH_L2 = BALANCE_XMIT_POLICY_LAYER2;
+static const uint8_t HEDDLE_BOND_HASH_L23 = BALANCE_XMIT_POLICY_LAYER23;
+static const uint8_t HEDDLE_BOND_HASH_L34 = BALANCE_XMIT_POLICY_LAYER34;
 static const uint32_t HEDDLE_DEV_INTR_LSC = RTE_ETH_DEV_INTR_LSC;
 
 static const uint64_t HEDDLE_MBUF_F_RX_RSS_HASH = RTE_MBUF_F_RX_RSS_HASH;
@@ -142,6 +149,49 @@ void *heddle_flow_create(uint16_t port, const struct heddle_flow *flow, const ui
 /* Removes a rule. Returns 0, or an error; in that case the rule still exists, unchanged. */
 int heddle_flow_destroy(uint16_t port, void *flow, char *why, size_t why_len);
 int heddle_flow_isolate(uint16_t port, char *why, size_t why_len);
+
+/* Bonds. DPDK 23.11 has other names for these functions. */
+#define HEDDLE_BOND_MEMBERS 8
+/* Makes a bond; returns its port, or an error. */
+int heddle_bond_create(const char *name, uint8_t mode);
+/* Adds a member, whose link the bond then asks for itself: of the drivers that announce an interrupt
+ * of the link, some raise none (e1000, e1000e, vmxnet3), and tap's does not report its own. */
+int heddle_bond_add(uint16_t bond, uint16_t member);
+int heddle_bond_remove(uint16_t bond, uint16_t member);
+int heddle_bond_primary_set(uint16_t bond, uint16_t member);
+int heddle_bond_primary_get(uint16_t bond);
+/* Writes the members whose link is up, at most `len`; returns how many, or an error. */
+int heddle_bond_up_get(uint16_t bond, uint16_t *members, uint16_t len);
+int heddle_bond_hash_set(uint16_t bond, uint8_t policy);
+int heddle_bond_interval_set(uint16_t bond, uint32_t ms);
+int heddle_bond_mac_set(uint16_t bond, const uint8_t *mac);
+
+/* What LACP has agreed on for a member. States have the bits of IEEE 802.1AX. */
+struct heddle_lacp {
+	uint8_t selected;
+	uint8_t actor_state;
+	uint8_t partner_state;
+	uint8_t partner_system[6];
+	uint16_t partner_key;  /* host order */
+	uint16_t partner_port; /* host order */
+	uint16_t aggregator;   /* a member's port */
+};
+int heddle_bond_lacp(uint16_t bond, uint16_t member, struct heddle_lacp *lacp);
+
+/* The work of a bond's queue beside frames, which the thread that polls the queue does now and then,
+ * within rte_eth_rx_burst(): sends LACPDUs, drops what comes to members that carry nothing, and takes
+ * back the frames that members have sent. */
+struct heddle_bond_upkeep;
+struct heddle_bond_upkeep *heddle_bond_upkeep_add(uint16_t bond, uint16_t queue, int lacp,
+						  const uint16_t *members, uint16_t count);
+/* No burst may run. */
+void heddle_bond_upkeep_del(struct heddle_bond_upkeep *u);
+/* Leaves out a member from now on. */
+void heddle_bond_upkeep_leave(struct heddle_bond_upkeep *u, uint16_t member);
+/* Returns the number of bursts so far. */
+uint64_t heddle_bond_upkeep_bursts(const struct heddle_bond_upkeep *u);
+/* Returns the number of frames that came to members that carry nothing. */
+uint64_t heddle_bond_upkeep_dropped(const struct heddle_bond_upkeep *u);
 
 /* Other functions. */
 int heddle_errno(void);

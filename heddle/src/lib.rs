@@ -213,9 +213,10 @@ pub mod dpdk {
     //! DPDK: its start, its ports and its buffers; and the faults that a port can inject.
 
     pub use heddle_dataplane::{
-        BURST, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig, Hugepages, IdlePolicy,
-        IovaMode, LcoreError, LogLevel, ManualClock, MemoryMode, Mempool, MempoolConfig,
-        MempoolError, Naps, Offloads, Port, PortCaps, PortConfig, PortError, PortSource, VdevArg,
+        BURST, Bond, BondMode, BondState, Clock, CoreList, Eal, EalConfig, EalError, FaultConfig,
+        Hugepages, IdlePolicy, IovaMode, Lacp, LacpState, LcoreError, LogLevel, ManualClock,
+        Member, MemberState, MemoryMode, Mempool, MempoolConfig, MempoolError, Naps, Offloads,
+        Port, PortCaps, PortConfig, PortError, PortSource, TransmitHash, VdevArg,
     };
 
     /// The version of DPDK that this crate was built for.

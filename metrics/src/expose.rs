@@ -9,8 +9,8 @@ use heddle_cm::CmGauges;
 use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot, WorkerTimes};
 
 use crate::sample::{
-    ApplicationSample, Clients, Gateway, LcoreSample, Memory, PortSample, Sample, ShareSample,
-    WorkerSample,
+    ApplicationSample, BondSample, Clients, Gateway, LcoreSample, MemberSample, Memory, PortSample,
+    Sample, ShareSample, WorkerSample,
 };
 use crate::text::{Kind, Text, seconds};
 
@@ -171,6 +171,44 @@ fn ports(t: &mut Text, ports: &[PortSample]) {
     for p in ports {
         if let Some(mbps) = p.mbps {
             t.value(&[("port", &p.name)], u64::from(mbps) * (1_000_000 / 8));
+        }
+    }
+    bonds(t, ports);
+}
+
+type OfBond = fn(&BondSample) -> u64;
+type OfMember = fn(&MemberSample) -> u64;
+
+const BOND_COUNTERS: [(&str, &str, OfBond); 2] = [
+    ("switches", "Times another member of an active-backup bond took over.", |b| b.switches),
+    ("backup_drops", "Frames dropped at members that carry nothing.", |b| b.backup_drops),
+];
+
+const MEMBERS: [(&str, Kind, &str, OfMember); 5] = [
+    ("up", Kind::Gauge, "Whether the link of a member of a bond is up.", |m| m.up.into()),
+    ("active", Kind::Gauge, "Whether a member of a bond carries frames.", |m| m.active.into()),
+    ("link_changes_total", Kind::Counter, "Times a member's link came up or went down.", |m| {
+        m.link_changes
+    }),
+    ("rx_bytes_total", Kind::Counter, "Bytes that a member received.", |m| m.stats.rx_bytes),
+    ("tx_bytes_total", Kind::Counter, "Bytes that a member sent.", |m| m.stats.tx_bytes),
+];
+
+/// Writes the bonds among the ports.
+fn bonds(t: &mut Text, ports: &[PortSample]) {
+    let bonds = || ports.iter().filter_map(|p| Some((&p.name, p.bond.as_ref()?)));
+    for (name, help, of) in BOND_COUNTERS {
+        t.family(&format!("heddle_bond_{name}_total"), Kind::Counter, help);
+        for (port, bond) in bonds() {
+            t.value(&[("port", port)], of(bond));
+        }
+    }
+    for (name, kind, help, of) in MEMBERS {
+        t.family(&format!("heddle_bond_member_{name}"), kind, help);
+        for (port, bond) in bonds() {
+            for m in &bond.members {
+                t.value(&[("port", port), ("member", &m.device)], of(m));
+            }
         }
     }
 }

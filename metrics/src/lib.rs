@@ -21,6 +21,6 @@ mod text;
 pub use expose::expose;
 pub use http::{CONTENT_TYPE, HttpCounters, Limits, serve, serve_with};
 pub use sample::{
-    ApplicationSample, Clients, ExportConnections, ExportSample, Gateway, LcoreSample, Memory,
-    NfsSample, PortSample, Sample, ShareSample, Source, WorkerSample,
+    ApplicationSample, BondSample, Clients, ExportConnections, ExportSample, Gateway, LcoreSample,
+    MemberSample, Memory, NfsSample, PortSample, Sample, ShareSample, Source, WorkerSample,
 };

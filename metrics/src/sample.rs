@@ -174,6 +174,34 @@ pub struct PortSample {
     pub link_changes: u64,
     /// Counters of the port.
     pub stats: PortStats,
+    /// The bond of the port, if it is one.
+    pub bond: Option<BondSample>,
+}
+
+/// The data of a bond.
+#[derive(Clone, Debug, Default)]
+pub struct BondSample {
+    /// Times another member of an active-backup bond took over.
+    pub switches: u64,
+    /// Frames dropped because they came to members that carry nothing.
+    pub backup_drops: u64,
+    /// Members of the bond.
+    pub members: Vec<MemberSample>,
+}
+
+/// The data of a member of a bond.
+#[derive(Clone, Debug, Default)]
+pub struct MemberSample {
+    /// The device's name, or its address.
+    pub device: String,
+    /// True if its link is up.
+    pub up: bool,
+    /// True if it carries frames.
+    pub active: bool,
+    /// Times its link came up or went down.
+    pub link_changes: u64,
+    /// Its counters.
+    pub stats: PortStats,
 }
 
 /// The gateway between InfiniBand's connection management and iWARP.

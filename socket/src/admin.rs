@@ -44,7 +44,7 @@ pub use asked::{
 };
 pub use changes::{Difference, Differences, Drained, LogLines, Reloaded, Settings};
 pub use conns::{Agreed, Conn, Conns, Mr, Mrs, Qp, Tcp};
-pub use ports::{Counter, Port, PortVlan, Ports, Stats};
+pub use ports::{Counter, Port, PortBond, PortLacp, PortMember, PortVlan, Ports, Stats};
 pub use status::{
     Application, ControlStatus, Export, ExportedDirectory, LastReload, Listener, Status,
     WorkerStatus,

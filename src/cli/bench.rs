@@ -128,7 +128,7 @@ pub(crate) struct Args {
     /// Compare every byte of every message (slow)
     #[arg(long)]
     verify: bool,
-    /// The perf service of another process or host; needs --vdev or --pci, and --ip, or --socket
+    /// The perf service of another process or host; needs --vdev, --pci or --bond, and --ip, or --socket
     #[arg(long, value_name = "ADDR:PORT")]
     connect: Option<SocketAddr>,
     /// The server at --connect is one of perftest's (`ib_write_bw -R` and the like), started with the
@@ -285,12 +285,12 @@ impl Args {
     fn check_ring(&self) -> Result<(), Failure> {
         let net = &self.rnic.net;
         let pair = self.wire == WireArg::Vdev;
-        let device = net.pci.is_some() || self.rnic.socket.is_some();
+        let device = net.pci.is_some() || net.bond.is_some() || self.rnic.socket.is_some();
         let addrs = net.addrs().next().is_some();
         if device || addrs || (net.vdev.is_some() && !pair) {
             return Err(Failure::usage(
-                "--vdev, --pci, --ip, --vlan and --socket go with --connect: without it the wire is a ring; \
-                 --vdev goes with --wire vdev, too",
+                "--vdev, --pci, --bond, --ip, --vlan and --socket go with --connect: without it the wire is a \
+                 ring; --vdev goes with --wire vdev, too",
             ));
         }
         if self.server_vdev.is_some() && !pair {

@@ -3,13 +3,15 @@
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
-use heddle::dpdk::{IovaMode, Offloads, PortSource, VdevArg};
+use heddle::dpdk::{Bond, BondMode, IovaMode, Member, Offloads, PortSource, TransmitHash, VdevArg};
 use heddle::rnic::MTU;
 use heddle::tcp::{
     Addressing, Cidr, Congestion, ConnConfig, Ecn, PathMtu, Priority, Route, RouterAdverts,
     SynCookies, Vid, Vlan,
 };
+use heddle::units::Span;
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
 use heddle_daemon::config::Sharing;
 pub(crate) use heddle_daemon::config::cidr;
@@ -26,6 +28,19 @@ pub(crate) struct NetArgs {
     /// PCI device bound to a DPDK driver (0000:3b:00.0)
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
     pub(crate) pci: Option<String>,
+    /// Make a bond of the devices of --member: active-backup, or 802.3ad for LACP; also
+    /// primary=DEVICE (active-backup), hash=l2, l2+3 or l3+4 (802.3ad) and link-interval=T
+    #[arg(
+        long,
+        value_name = "MODE[,KEY=VALUE]",
+        value_parser = bond,
+        requires = "members",
+        conflicts_with_all = ["vdev", "pci"]
+    )]
+    pub(crate) bond: Option<Bond>,
+    /// A device of the bond, as --vdev or --pci has it; may be given several times
+    #[arg(long = "member", value_name = "DEVICE", value_parser = parsed::<Member>, requires = "bond")]
+    pub(crate) members: Vec<Member>,
     /// The addresses that a PCI device uses for its DMA
     #[arg(long, value_enum, default_value_t = Iova::Auto)]
     pub(crate) iova: Iova,
@@ -63,6 +78,28 @@ fn offloads(s: &str) -> Result<Offloads, String> {
 
 fn parsed<T: FromStr<Err: Display>>(s: &str) -> Result<T, String> {
     s.parse().map_err(|e: T::Err| e.to_string())
+}
+
+/// The time that a bond gets to find a member that carries frames. LACP takes three seconds.
+const AGREEMENT: Duration = Duration::from_secs(10);
+
+/// Parses a bond, whose members come later.
+fn bond(s: &str) -> Result<Bond, String> {
+    let mut parts = s.split(',');
+    let mode = named(&BondMode::NAMES, parts.next().unwrap_or_default())?;
+    let mut bond = Bond::new(mode, Vec::new());
+    for part in parts {
+        match part.split_once('=') {
+            Some(("primary", device)) => bond.primary = Some(device.to_owned()),
+            Some(("hash", _)) if mode != BondMode::Lacp => {
+                return Err("only an 802.3ad bond chooses among its members by a hash".into());
+            }
+            Some(("hash", hash)) => bond.hash = named(&TransmitHash::NAMES, hash)?,
+            Some(("link-interval", time)) => bond.interval = parsed::<Span>(time)?.0,
+            _ => return Err(format!("'{part}': a bond has primary=, hash= and link-interval=")),
+        }
+    }
+    Ok(bond)
 }
 
 /// Parses a VLAN with our addresses there.
@@ -135,11 +172,18 @@ impl NetArgs {
         Addressing::new(self.ips.clone(), routes)
             .and_then(|net| net.with_vlans(self.vlans.clone()))
             .map_err(Failure::usage)?;
-        match (&self.vdev, &self.pci) {
-            (Some(v), _) => Ok(PortSource::Vdev(v.clone())),
-            (None, Some(p)) => Ok(PortSource::Device(p.clone())),
-            (None, None) => {
-                Err(Failure::usage("--vdev or --pci is missing: an RNIC needs a device"))
+        match (&self.vdev, &self.pci, &self.bond) {
+            (Some(v), ..) => Ok(PortSource::Vdev(v.clone())),
+            (None, Some(p), _) => Ok(PortSource::Device(p.clone())),
+            (None, None, Some(bond)) => {
+                let bond = Bond { members: self.members.clone(), ..bond.clone() };
+                match bond.problem() {
+                    Some(why) => Err(Failure::usage(format!("--bond: {why}"))),
+                    None => Ok(PortSource::Bond(Box::new(bond))),
+                }
+            }
+            (None, None, None) => {
+                Err(Failure::usage("--vdev, --pci or --bond is missing: an RNIC needs a device"))
             }
         }
     }
@@ -170,10 +214,18 @@ impl NetArgs {
             ..config
         });
         let pools = u32::try_from(config.workers).unwrap_or(u32::MAX);
-        let pci = self.pci.iter().cloned().collect();
+        let pci = source.on_bus().map(str::to_owned).collect();
         let eal = EalConfig { pci, iova: self.iova.mode(), ..EalConfig::default() };
         let eal = start_eal(&config, pools, eal)?;
-        let endpoint = Endpoint::open(&eal, &source, &config)?;
+        let mut endpoint = Endpoint::open(&eal, &source, &config)?;
+        if self.bond.is_some() {
+            // LACP agrees only while the port is polled, and a connection would give up before.
+            let until = Instant::now() + AGREEMENT;
+            let up = |e: &Endpoint| e.worker_ports().all(|port| port.link().up);
+            while !up(&endpoint) && Instant::now() < until {
+                endpoint.poll();
+            }
+        }
         Ok((eal, endpoint))
     }
 }
@@ -244,4 +296,28 @@ fn named<T: Copy>(names: &[(&str, T)], s: &str) -> Result<T, String> {
     let found = names.iter().find(|(name, _)| *name == s).map(|(_, value)| *value);
     let all: Vec<_> = names.iter().map(|(name, _)| *name).collect();
     found.ok_or_else(|| format!("'{s}' is none of {}", all.join(", ")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_bond_option_has_mode_and_keys() {
+        assert_eq!(bond("active-backup").unwrap(), Bond::new(BondMode::ActiveBackup, Vec::new()));
+        let b = bond("active-backup,primary=net_tap1,link-interval=50ms").unwrap();
+        assert_eq!(b.primary.as_deref(), Some("net_tap1"));
+        assert_eq!(b.interval, Duration::from_millis(50));
+        assert_eq!(bond("802.3ad,hash=l2").unwrap().hash, TransmitHash::Layer2);
+        for (wrong, why) in [
+            ("", "none of active-backup, 802.3ad"),
+            ("802.3ad,hash=l4", "none of l3+4, l2+3, l2"),
+            ("active-backup,hash=l2", "only an 802.3ad bond"),
+            ("active-backup,members=a", "a bond has primary=, hash= and link-interval="),
+        ] {
+            let e = bond(wrong).unwrap_err();
+            assert!(e.contains(why), "{wrong}: {e}");
+        }
+    }
 }

@@ -15,7 +15,11 @@ pub(crate) struct RnicArgs {
     #[command(flatten)]
     pub(crate) net: NetArgs,
     /// Use the RNIC of a running `heddle serve` through its control socket, instead of an own RNIC
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["vdev", "pci", "ips", "vlans", "gateway", "mtu"])]
+    #[arg(
+        long,
+        value_name = "PATH",
+        conflicts_with_all = ["vdev", "pci", "bond", "members", "ips", "vlans", "gateway", "mtu"]
+    )]
     pub(crate) socket: Option<PathBuf>,
 }
 

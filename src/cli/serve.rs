@@ -108,10 +108,12 @@ pub(crate) struct Args {
 
 /// Options that the configuration file replaces: first those that do not apply to a private RNIC
 /// either.
-const FLAGS: [&str; 25] = [
+const FLAGS: [&str; 27] = [
     "metrics",
     "vdev",
     "pci",
+    "bond",
+    "members",
     "iova",
     "ips",
     "gateway",

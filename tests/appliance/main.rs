@@ -15,6 +15,7 @@ mod hostile_tenant;
 
 mod applications;
 mod attacks;
+mod bonds;
 mod check;
 mod drain;
 mod end;

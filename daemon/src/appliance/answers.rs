@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use heddle_ctl::{ConnPage, ConnStatus, Question};
-use heddle_dataplane::WorkerSnapshot;
+use heddle_dataplane::{PortStats, WorkerSnapshot};
 use heddle_socket::Fault;
 use heddle_socket::admin::{
     Agreed, Conn, Conns, ConnsArgs, ControlStatus, Counter, Listener, MAX_CONNS, MAX_MRS, Mr, Mrs,
@@ -15,7 +15,7 @@ use heddle_types::{Access as Rights, AppId, CmId, WorkerId};
 use tokio::time::timeout;
 
 use super::links::History;
-use super::{Appliance, LISTED, silent};
+use super::{Appliance, LISTED, bonds, silent};
 use crate::access::Access;
 use crate::config;
 use crate::services::Stage;
@@ -261,7 +261,7 @@ impl Appliance {
         let ports = self.node.ports().iter().zip(&config.ports).enumerate();
         let ports = ports.map(|(n, (port, config))| {
             let workers = places.iter().filter(|p| p.port == n).count();
-            answer_port(port, config, workers, self.links.of(n))
+            answer_port(port, config, workers, self.links.of(n), self.bonds.of(n))
         });
         Ports { at_ns: self.at_ns(), ports: ports.collect() }
     }
@@ -302,10 +302,32 @@ fn answer_port(
     config: &config::Port,
     workers: usize,
     links: Option<History>,
+    bond: Option<bonds::History>,
 ) -> Port {
-    let [a, b, c, d, e, f] = port.mac();
     let link = links.map_or_else(|| port.link(), |l| l.link);
-    let s = port.stats();
+    Port {
+        name: config.name.clone(),
+        device: port.name().into(),
+        driver: port.driver().into(),
+        mac: bonds::station(port.mac()),
+        mtu: port.mtu(),
+        up: link.up,
+        mbps: link.mbps,
+        link_changes: links.map_or(0, |l| l.changes),
+        link_changed_ns: links.and_then(|l| l.changed_ns),
+        addresses: config.addresses.iter().map(ToString::to_string).collect(),
+        routes: config.routes.iter().map(ToString::to_string).collect(),
+        vlans: config.vlans.iter().map(answer_vlan).collect(),
+        bond: bond.map(|b| bonds::answer(port, &b)),
+        workers,
+        offloads: port.caps().each().iter().filter(|o| o.1).map(|o| o.0.to_owned()).collect(),
+        no_interrupts: port.no_interrupts().map(str::to_owned),
+        counters: counters(&port.stats()),
+    }
+}
+
+/// Returns the counters of a device, by name.
+pub(super) fn counters(s: &PortStats) -> BTreeMap<String, u64> {
     let counters = [
         ("rx_frames", s.rx_frames),
         ("rx_bytes", s.rx_bytes),
@@ -316,24 +338,7 @@ fn answer_port(
         ("tx_bytes", s.tx_bytes),
         ("tx_errors", s.tx_errors),
     ];
-    Port {
-        name: config.name.clone(),
-        device: port.name().into(),
-        driver: port.driver().into(),
-        mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
-        mtu: port.mtu(),
-        up: link.up,
-        mbps: link.mbps,
-        link_changes: links.map_or(0, |l| l.changes),
-        link_changed_ns: links.and_then(|l| l.changed_ns),
-        addresses: config.addresses.iter().map(ToString::to_string).collect(),
-        routes: config.routes.iter().map(ToString::to_string).collect(),
-        vlans: config.vlans.iter().map(answer_vlan).collect(),
-        workers,
-        offloads: port.caps().each().iter().filter(|o| o.1).map(|o| o.0.to_owned()).collect(),
-        no_interrupts: port.no_interrupts().map(str::to_owned),
-        counters: counters.map(|(name, value)| (name.to_owned(), value)).into(),
-    }
+    counters.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 fn answer_vlan(vlan: &Vlan) -> PortVlan {

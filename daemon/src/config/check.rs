@@ -11,7 +11,10 @@ use std::collections::BTreeSet;
 
 use heddle_base::units::Span;
 use heddle_ctl::{MAX_WORKERS, MTU, Patience};
-use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, Offloads, PortSource, VdevArg};
+use heddle_dataplane::{
+    Bond, BondMode, Hugepages, IdlePolicy, IovaMode, Member, Naps, Offloads, PortSource,
+    TransmitHash, VdevArg,
+};
 use heddle_hub::{Addresses, Policy, ShareTerms};
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{
@@ -240,7 +243,9 @@ impl Checker<'_> {
             let f = f.into_inner();
             let names = (f.name.clone(), f.addresses.clone());
             let vlans: Vec<_> = f.vlan.iter().map(|v| Spanned::new(v.span(), ())).collect();
-            let device = f.vdev.clone().or_else(|| f.pci.clone());
+            let device = [f.vdev.as_ref().map(Spanned::span), f.pci.as_ref().map(Spanned::span)];
+            let device = device.into_iter().chain([f.bond.as_ref().map(Spanned::span)]);
+            let device = device.flatten().next().map(|span| Spanned::new(span, ()));
             let port = self.port(n, &at, f);
             if ports.iter().any(|p| p.name == port.name) {
                 let what = format!("another port is called {}", port.name);
@@ -282,15 +287,23 @@ impl Checker<'_> {
     /// Checks a port and reports every problem in it. A port whose device is not known has another
     /// device here, so that checks against its addresses go on.
     fn port(&mut self, number: usize, at: &Spanned<()>, f: file::Port) -> Port {
-        let source = match (&f.vdev, &f.pci) {
-            (Some(_), Some(pci)) => {
-                self.wrong(pci, "a port has vdev or pci, not both");
+        let source = match (&f.vdev, &f.pci, &f.bond) {
+            (Some(v), None, None) => self.word(v, VdevArg::from_str).map(PortSource::Vdev),
+            (None, Some(p), None) => Some(PortSource::Device(p.get_ref().clone())),
+            (None, None, Some(b)) => self.bond(b).map(Box::new).map(PortSource::Bond),
+            (None, None, None) => {
+                let keys = ["port.vdev", "port.pci", "port.bond"];
+                self.lacks(at, &keys, "a port needs vdev, pci or bond");
                 None
             }
-            (Some(v), None) => self.word(v, VdevArg::from_str).map(PortSource::Vdev),
-            (None, Some(p)) => Some(PortSource::Device(p.get_ref().clone())),
-            (None, None) => {
-                self.lacks(at, &["port.vdev", "port.pci"], "a port needs vdev or pci");
+            (vdev, Some(pci), bond) if vdev.is_none() || bond.is_none() => {
+                self.wrong(pci, "a port has vdev, pci or bond, and no two of them");
+                None
+            }
+            (vdev, _, _) => {
+                let given = vdev.as_ref().map_or_else(|| at.span(), Spanned::span);
+                let what = "a port has vdev, pci or bond, and no two of them";
+                self.wrong(&Spanned::new(given, ()), what);
                 None
             }
         };
@@ -325,6 +338,34 @@ impl Checker<'_> {
             router_adverts,
             vlans,
         }
+    }
+
+    /// Checks a bond; `None` if there is an error in it.
+    fn bond(&mut self, given: &Spanned<file::Bond>) -> Option<Bond> {
+        let f = given.get_ref();
+        let before = self.problems.len();
+        if f.mode.is_none() {
+            self.lacks(given, &["port.bond.mode"], "a bond needs its mode");
+        }
+        let mode = self.choice(&f.mode, &BondMode::NAMES, BondMode::default());
+        if f.members.is_empty() {
+            self.lacks(given, &["port.bond.members"], "a bond needs members");
+        }
+        let members = f.members.iter().filter_map(|m| self.word(m, Member::from_str)).collect();
+        let hash = self.choice(&f.hash, &TransmitHash::NAMES, TransmitHash::default());
+        let interval = self.time(&f.link_interval, Bond::INTERVAL);
+        let primary = f.primary.as_ref().map(|p| p.get_ref().clone());
+        let bond = Bond { primary, hash, interval, ..Bond::new(mode, members) };
+        if let Some(hash) = f.hash.as_ref().filter(|_| mode != BondMode::Lacp) {
+            self.wrong(hash, "only an 802.3ad bond chooses among its members by a hash");
+        }
+        if self.problems.len() == before
+            && let Some(why) = bond.problem()
+        {
+            self.wrong(given, why);
+        }
+        (self.problems.len() == before && !self.broken.contains("port.bond.members"))
+            .then_some(bond)
     }
 
     /// Checks the VLANs of a port that has `addresses` besides.

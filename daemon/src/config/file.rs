@@ -129,6 +129,7 @@ pub(super) struct Port {
     pub(super) name: Key<String>,
     pub(super) vdev: Key<String>,
     pub(super) pci: Key<String>,
+    pub(super) bond: Key<Bond>,
     pub(super) mtu: Key<i64>,
     pub(super) workers: Key<i64>,
     pub(super) queues: Key<i64>,
@@ -140,6 +141,16 @@ pub(super) struct Port {
     pub(super) router_advertisements: Key<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) vlan: Vec<Spanned<Vlan>>,
+}
+
+#[derive(Debug, Default, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(super) struct Bond {
+    pub(super) mode: Key<String>,
+    pub(super) members: Vec<Spanned<String>>,
+    pub(super) primary: Key<String>,
+    pub(super) hash: Key<String>,
+    pub(super) link_interval: Key<Time>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]

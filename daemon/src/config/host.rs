@@ -13,7 +13,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use heddle_dataplane::{Eal, EalConfig, Hugepages, Interface, MemoryMode, PortSource, VdevArg};
+use heddle_dataplane::{
+    Eal, EalConfig, Hugepages, Interface, Member, MemoryMode, PortSource, VdevArg,
+};
 use heddle_dataplane::{eal, lcore};
 use heddle_verbs::PageSize;
 use rustix::fs::Access;
@@ -111,7 +113,12 @@ impl Host<'_> {
 
     /// Starts DPDK if a port has a virtual device, because only DPDK knows its drivers.
     fn eal(&mut self, config: &Config) -> Option<Eal> {
-        if !config.ports.iter().any(|p| matches!(p.source, PortSource::Vdev(_))) {
+        let of_dpdk = |port: &Port| match &port.source {
+            PortSource::Vdev(_) => true,
+            PortSource::Device(_) => false,
+            PortSource::Bond(b) => b.members.iter().any(|m| matches!(m, Member::Vdev(_))),
+        };
+        if !config.ports.iter().any(of_dpdk) {
             return None;
         }
         let config =
@@ -127,25 +134,35 @@ impl Host<'_> {
 
     fn port(&mut self, n: usize, port: &Port, eal: Option<Eal>) {
         match &port.source {
-            PortSource::Vdev(vdev) => self.vdev(n, port, vdev, eal),
+            PortSource::Vdev(vdev) => self.vdev(&format!("port[{n}].vdev"), (n, port), vdev, eal),
             PortSource::Device(pci) if pci.starts_with(UNKNOWN) => {}
-            PortSource::Device(pci) => {
-                if let Some(why) = eal::pci_problem(pci) {
-                    self.wrong(&format!("port[{n}].pci"), why);
+            PortSource::Device(pci) => self.pci(&format!("port[{n}].pci"), pci),
+            PortSource::Bond(bond) => {
+                for (at, member) in bond.members.iter().enumerate() {
+                    let key = format!("port[{n}].bond.members[{at}]");
+                    match member {
+                        Member::Vdev(vdev) => self.vdev(&key, (n, port), vdev, eal),
+                        Member::Device(pci) => self.pci(&key, pci),
+                    }
                 }
             }
         }
     }
 
-    fn vdev(&mut self, n: usize, port: &Port, vdev: &VdevArg, eal: Option<Eal>) {
-        let key = format!("port[{n}].vdev");
+    fn pci(&mut self, key: &str, pci: &str) {
+        if let Some(why) = eal::pci_problem(pci) {
+            self.wrong(key, why);
+        }
+    }
+
+    fn vdev(&mut self, key: &str, of_port: (usize, &Port), vdev: &VdevArg, eal: Option<Eal>) {
         if let Some(eal) = eal.filter(|eal| !eal.has_driver(vdev)) {
             let name = vdev.name().trim_end_matches(|c: char| c.is_ascii_digit());
             let known = DRIVERS.iter().copied();
             let known = known.filter(|d| d.parse::<VdevArg>().is_ok_and(|d| eal.has_driver(&d)));
             let hint = hint(name, known);
             let version = eal.version();
-            self.wrong(&key, format!("{version} has no driver for a device {name}{hint}"));
+            self.wrong(key, format!("{version} has no driver for a device {name}{hint}"));
             return;
         }
         let Some((driver, keys, must)) = INTERFACES.iter().find(|(d, ..)| of(vdev, d)) else {
@@ -154,10 +171,10 @@ impl Host<'_> {
         let args = vdev.args().split(',').filter_map(|a| a.split_once('='));
         let names: Vec<_> = args.filter(|(k, _)| keys.contains(k)).map(|(_, name)| name).collect();
         if *must && names.is_empty() {
-            self.wrong(&key, format!("{driver} needs {}=INTERFACE", keys[0]));
+            self.wrong(key, format!("{driver} needs {}=INTERFACE", keys[0]));
         }
         for name in names {
-            self.interface(&key, name, *must, (n, port));
+            self.interface(key, name, *must, of_port);
         }
     }
 

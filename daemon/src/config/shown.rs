@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use heddle_base::units::ByteRate;
-use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
+use heddle_dataplane::{Bond, BondMode, Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
 use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, Route, SynCookies, Vlan};
@@ -185,14 +185,16 @@ fn control(c: &Control) -> file::Control {
 }
 
 fn port(p: &Port) -> file::Port {
-    let (vdev, pci) = match &p.source {
-        PortSource::Vdev(vdev) => (word(vdev), None),
-        PortSource::Device(pci) => (None, word(pci)),
+    let (vdev, pci, bond) = match &p.source {
+        PortSource::Vdev(vdev) => (word(vdev), None, None),
+        PortSource::Device(pci) => (None, word(pci), None),
+        PortSource::Bond(b) => (None, None, Some(at(bond(b)))),
     };
     file::Port {
         name: word(&p.name),
         vdev,
         pci,
+        bond,
         mtu: number(p.mtu),
         workers: number(p.workers),
         queues: p.queues.and_then(number),
@@ -203,6 +205,16 @@ fn port(p: &Port) -> file::Port {
         routes: all(p.routes.iter().map(route)),
         router_advertisements: word(p.router_adverts),
         vlan: all(p.vlans.iter().map(vlan)),
+    }
+}
+
+fn bond(b: &Bond) -> file::Bond {
+    file::Bond {
+        mode: word(b.mode),
+        members: words(b.members.iter()),
+        primary: b.primary.as_ref().and_then(word),
+        hash: (b.mode == BondMode::Lacp).then(|| at(b.hash.to_string())),
+        link_interval: time(b.interval),
     }
 }
 

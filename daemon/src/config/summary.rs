@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use heddle_dataplane::{IdlePolicy, MemoryMode, PortSource};
+use heddle_dataplane::{IdlePolicy, MemoryMode};
 use heddle_tcp::Cidr;
 
 use super::Config;
@@ -16,14 +16,10 @@ pub(super) fn of(config: &Config, memory: Option<(u32, MemoryMode)>, dpdk: Optio
         let _ = writeln!(text, "  {name}: {what}");
     };
     for p in &config.ports {
-        let device = match &p.source {
-            PortSource::Vdev(vdev) => vdev.to_string(),
-            PortSource::Device(pci) => pci.clone(),
-        };
         let joined = |addresses: &[Cidr]| {
             addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
-        let mut what = format!("{device}, {}", joined(&p.addresses));
+        let mut what = format!("{}, {}", p.source, joined(&p.addresses));
         for v in &p.vlans {
             let _ = write!(what, ", VLAN {}: {}", v.vid, joined(v.net.addrs()));
         }

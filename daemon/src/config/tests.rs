@@ -1,3 +1,5 @@
+mod bond;
+
 use super::*;
 
 use heddle_dataplane::{IovaMode, Naps};
@@ -631,8 +633,8 @@ fn test_unknown_keys_and_wrong_types_are_refused_where_they_stand() {
     ] {
         let mut problems = wrong(text);
         // The texts have no more of a port than they need.
-        let of_port =
-            ["there is no [[port]]", "a port needs vdev or pci", "a port needs addresses"];
+        let needs = "a port needs vdev, pci or bond";
+        let of_port = ["there is no [[port]]", needs, "a port needs addresses"];
         problems.retain(|(.., what)| !of_port.contains(&what.as_str()));
         let [(l, c, what)] = &problems[..] else { panic!("{text}: {problems:?}") };
         assert_eq!((*l, *c), (line, column), "{text}: {what}");
@@ -767,6 +769,8 @@ fn test_guide_and_example_list_every_key_and_no_other() {
     }
     let route = keys("[[port]]\n[[port.routes]]\n", "");
     all.extend(route.into_iter().map(|key| format!("port.routes.{key}")));
+    let bond = keys("[[port]]\n[port.bond]\n", "");
+    all.extend(bond.into_iter().map(|key| format!("port.bond.{key}")));
     let vlan = keys("[[port]]\n[[port.vlan]]\n", "");
     all.extend(vlan.into_iter().map(|key| format!("port.vlan.{key}")));
     let route = keys("[[port]]\n[[port.vlan]]\n[[port.vlan.routes]]\n", "");

@@ -61,6 +61,8 @@ pub struct Capabilities {
     /// The other end of the device is a port of this process, which takes frames of many segments
     /// uncut and without a TCP checksum, although the driver does not know that it may send them.
     pub far_end_joins: bool,
+    /// The members of a bond; empty if the device is none.
+    pub members: Vec<Capabilities>,
 }
 
 /// How many descriptors a queue may have.
@@ -106,6 +108,25 @@ impl Capabilities {
     /// devices that share the line.
     pub(super) fn has_message_interrupts(&self) -> bool {
         self.bound_to.as_deref() != Some("uio_pci_generic")
+    }
+
+    /// Returns the capabilities of a bond of `members`. DPDK's description of the bond, which is
+    /// `self`, leaves some of the members' limits out.
+    pub(super) fn bonded(self, members: Vec<Capabilities>) -> Capabilities {
+        let least = |of: fn(&Capabilities) -> u32| members.iter().map(of).min();
+        let most = |of: fn(&Capabilities) -> u32| members.iter().map(of).max();
+        let socket = members.first().and_then(|m| m.socket);
+        Capabilities {
+            min_mtu: members.iter().map(|m| m.min_mtu).max().unwrap_or(self.min_mtu),
+            max_mtu: members.iter().map(|m| m.max_mtu).min().unwrap_or(self.max_mtu),
+            max_rx_pktlen: least(|m| m.max_rx_pktlen).unwrap_or(0).min(self.max_rx_pktlen),
+            max_lro_pktlen: least(|m| m.max_lro_pktlen).unwrap_or(0),
+            min_rx_bufsize: most(|m| m.min_rx_bufsize).unwrap_or(0),
+            host_mtu: members.iter().filter_map(|m| m.host_mtu).min(),
+            socket: socket.filter(|_| members.iter().all(|m| m.socket == socket)),
+            members,
+            ..self
+        }
     }
 
     /// Returns the capabilities in DPDK's description of a device; the caller fills in the rest.

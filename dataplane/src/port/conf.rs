@@ -49,7 +49,9 @@ pub(super) fn device_conf(
     // but shows the last state that an interrupt brought; for a device that announces such
     // interrupts and raises none (e1000, e1000e and vmxnet3 have done so), DPDK would show the
     // first state for ever.
-    conf.intr_conf.set_lsc(0);
+    // A bond's link is the state that the bond itself keeps, as it looks at its members; to ask a bond
+    // would ask the members from two threads at once.
+    conf.intr_conf.set_lsc(u32::from(plan.bonded));
     conf.intr_conf.set_rxq(u32::from(rx_interrupt));
     conf
 }
@@ -70,6 +72,16 @@ mod tests {
             assert_eq!(conf.intr_conf.lsc(), 0, "{}: DPDK would not ask it any more", caps.driver);
             assert_eq!(conf.intr_conf.rxq(), 0, "{}", caps.driver);
         }
+    }
+
+    #[test]
+    fn test_link_of_a_bond_is_read_and_not_asked_for() {
+        let caps = Capabilities::default().bonded(vec![devices::e1000e(), devices::virtio()]);
+        let caps = Capabilities { max_rx_queues: 1, max_tx_queues: 1, ..caps };
+        let caps = Capabilities { max_rx_pktlen: u32::MAX, max_mtu: u16::MAX, ..caps };
+        let plan = planned(&caps, true);
+        let conf = device_conf(&plan, &mut [], plan.rx_interrupt);
+        assert_eq!((conf.intr_conf.lsc(), conf.intr_conf.rxq()), (1, 0));
     }
 
     fn refusal(why: &str) -> PortError {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use heddle_tcp::Vid;
 
+use super::bond::{Bond, Member};
 use super::spread::RSS_KEY;
 use super::vdev::VdevArg;
 use crate::mempool::Mempool;
@@ -17,6 +18,38 @@ pub enum PortSource {
     /// port stops the device when it closes, but the device stays with the EAL and can be opened
     /// again.
     Device(String),
+    /// Several devices that are one port.
+    Bond(Box<Bond>),
+}
+
+impl PortSource {
+    /// Returns the devices that the EAL must have before the port opens.
+    pub fn on_bus(&self) -> impl Iterator<Item = &str> {
+        let (own, members) = match self {
+            PortSource::Vdev(_) => (None, &[][..]),
+            PortSource::Device(name) => (Some(name.as_str()), &[][..]),
+            PortSource::Bond(bond) => (None, &bond.members[..]),
+        };
+        let members = members.iter().filter_map(|member| match member {
+            Member::Vdev(_) => None,
+            Member::Device(name) => Some(name.as_str()),
+        });
+        own.into_iter().chain(members)
+    }
+}
+
+impl std::fmt::Display for PortSource {
+    /// Writes the device as users give it; a bond by its mode and its members.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PortSource::Vdev(vdev) => write!(f, "{vdev}"),
+            PortSource::Device(name) => f.write_str(name),
+            PortSource::Bond(bond) => {
+                let members: Vec<String> = bond.members.iter().map(Member::to_string).collect();
+                write!(f, "{} bond of {}", bond.mode, members.join(" and "))
+            }
+        }
+    }
 }
 
 /// The configuration of a port.

@@ -82,6 +82,22 @@ pub enum PortError {
         /// The device's name.
         device: String,
     },
+    /// A device cannot be a member of a bond.
+    #[error("device {device} cannot be a member of a bond: {why}")]
+    NoMember {
+        /// The device's name.
+        device: String,
+        /// The reason.
+        why: String,
+    },
+    /// A bond has the device.
+    #[error("device {device}: it is a member of the bond {bond}")]
+    Bonded {
+        /// The device's name.
+        device: String,
+        /// The bond's name in DPDK.
+        bond: String,
+    },
     /// A step of setting the device up failed.
     #[error("device {device}: {step} failed: {why}")]
     Setup {

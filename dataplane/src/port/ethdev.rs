@@ -11,6 +11,7 @@ use super::claim::Claim;
 use super::dma::{BusDevice, Mapping};
 use super::error::PortError;
 use super::lock::control;
+use super::members::Members;
 use super::quirks;
 use super::ring::RingPair;
 use super::vdev::VdevArg;
@@ -41,8 +42,12 @@ pub(crate) struct EthDev {
     /// Name on the virtual bus of a device that was plugged in for the port; `None` for a device
     /// that the EAL had before, which stays with the EAL.
     plugged: Option<CString>,
+    /// The device was unplugged, so the EAL has to give it up.
+    unplugged: bool,
     /// Dropped after the device.
     joint: Option<Joint>,
+    /// The members of a bond, dropped after the device.
+    pub(super) members: Option<Members>,
     /// The kernel driver that the device is bound to, if it is a PCI device.
     pub(super) bound_to: Option<String>,
     /// Regions that the device may reach.
@@ -57,7 +62,9 @@ impl EthDev {
             args: String::new(),
             claim: Some(claim),
             plugged: None,
+            unplugged: false,
             joint: None,
+            members: None,
             bound_to: None,
             mappings: Mutex::new(Vec::new()),
         }
@@ -74,6 +81,24 @@ impl EthDev {
     pub(super) fn joined_by(mut self, joint: Joint) -> EthDev {
         self.joint = Some(joint);
         self
+    }
+
+    /// Returns the device with the members that it joins.
+    pub(super) fn bonding(mut self, members: Members) -> EthDev {
+        self.members = Some(members);
+        self
+    }
+
+    /// Drops a device that was unplugged, and has the EAL give it up.
+    pub(super) fn give_up(mut self) {
+        self.unplugged = true;
+    }
+
+    /// Notes that the device is a member of the bond of that name.
+    pub(super) fn join_bond(&self, bond: &str) {
+        if let Some(claim) = &self.claim {
+            claim.bonded(bond);
+        }
     }
 
     pub(crate) fn check(&self, step: &'static str, rc: i32) -> Result<(), PortError> {
@@ -141,6 +166,9 @@ impl EthDev {
     /// Lets the device read and write a region (IOMMU mapping), until the region is unmapped or the
     /// port is closed; the port keeps the memory for as long. Virtual devices need no mapping.
     pub(crate) fn map(&self, region: &Arc<Region>) -> Result<(), PortError> {
+        if let Some(members) = &self.members {
+            return members.map(region);
+        }
         let info = self.info()?;
         let Some(len) = region.mapped_len() else { return Ok(()) };
         if self.plugged.is_some() || info.device.is_null() {
@@ -167,6 +195,9 @@ impl EthDev {
     /// Undoes [`map`](EthDev::map); does nothing if there is no mapping. No frame that the device
     /// still holds may refer to the region.
     pub(crate) fn unmap(&self, region: &Region) {
+        if let Some(members) = &self.members {
+            members.unmap(region);
+        }
         self.mappings().retain(|m| !m.is_of(region));
     }
 
@@ -181,6 +212,9 @@ impl Drop for EthDev {
         // SAFETY: the port is ours (`claim`) and no queue is left, so no burst runs; stopping a
         // port that is stopped or half set up returns an error code and does no harm.
         let _ = unsafe { sys::rte_eth_dev_stop(self.id) };
+        if let Some(members) = &mut self.members {
+            members.end_upkeep();
+        }
         // Unmap while the device, which the mappings refer to, still exists, and after it has
         // stopped reading and writing.
         self.mappings().clear();
@@ -191,8 +225,20 @@ impl Drop for EthDev {
                 let _ = sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
             }
         }
+        if self.unplugged {
+            let mut info = sys::rte_eth_dev_info::default();
+            // SAFETY: a stopped port that no other owner has; the callee fills `info`, whose device
+            // belongs to the EAL until this call.
+            unsafe {
+                let known = sys::rte_eth_dev_info_get(self.id, &mut info) == 0;
+                if known && !info.device.is_null() {
+                    let _ = sys::rte_dev_remove(info.device);
+                }
+            }
+        }
         drop(self.claim.take());
         drop(control);
+        drop(self.members.take());
         drop(self.joint.take());
     }
 }
@@ -202,8 +248,8 @@ pub(crate) fn plug(v: &VdevArg, mtu: u16, queues: usize) -> Result<EthDev, PortE
     let args = quirks::arguments(v.name(), v.args(), mtu, queues);
     let (name, c_args) = (v.c_name(), CString::new(args.as_str()).unwrap_or_default());
     let _control = control();
-    if find(v.name()).is_some() {
-        return Err(PortError::InUse(v.name().to_owned()));
+    if let Some(id) = find(v.name()) {
+        return Err(in_use(id, v.name()));
     }
     eal::clear_log();
     // SAFETY: the EAL runs; all strings are NUL-terminated (parsing let no NUL through) and copied
@@ -247,10 +293,19 @@ pub(crate) fn attach(given: &str) -> Result<EthDev, PortError> {
             None => PortError::NotFound(device),
         });
     };
-    let claim = Claim::take(id).ok_or_else(|| PortError::InUse(given.to_owned()))?;
+    let claim = Claim::take(id).ok_or_else(|| in_use(id, given))?;
     let mut device = EthDev::new(claim, given.to_owned());
     device.bound_to = pci.and_then(|name| PciFacts::read(&name).driver);
     Ok(device)
+}
+
+/// Returns the error about a device that has an owner.
+fn in_use(id: u16, device: &str) -> PortError {
+    let device = device.to_owned();
+    match Claim::bond_of(id) {
+        Some(bond) => PortError::Bonded { device, bond },
+        None => PortError::InUse(device),
+    }
 }
 
 /// Returns the processor socket of a device that the EAL has.
@@ -272,7 +327,7 @@ pub(super) fn is_gone(given: &str) -> bool {
     asked_back || is_absent(&name)
 }
 
-fn find(name: &str) -> Option<u16> {
+pub(super) fn find(name: &str) -> Option<u16> {
     let name = CString::new(name).ok()?;
     let mut id = 0u16;
     // SAFETY: the EAL runs; `name` is NUL-terminated and `id` outlives the call.

@@ -60,6 +60,8 @@ pub struct PortPlan {
     /// Whether the host's kernel uses the device as well: the kernel gets every frame that no rule
     /// of ours takes.
     pub isolated: bool,
+    /// Whether the device is a bond of others.
+    pub bonded: bool,
 }
 
 impl PortPlan {
@@ -153,7 +155,8 @@ pub(super) fn plan(
     room: u32,
     config: &PortConfig,
 ) -> Result<PortPlan, PortError> {
-    let quirks = Quirks::of(&caps.driver, &caps.args);
+    let quirks = Quirks::of(caps);
+    let bonded = !caps.members.is_empty();
     let limit = |what, wanted: u32, max: u32| {
         let device = device.to_owned();
         if wanted <= max { Ok(()) } else { Err(PortError::Limit { device, what, wanted, max }) }
@@ -234,7 +237,7 @@ pub(super) fn plan(
         rx_offloads: rx,
         tx_offloads: tx,
         max_lro_pktlen: if lro { caps.max_lro_pktlen } else { 0 },
-        rx_desc: caps.rx_desc.fit(config.rx_desc),
+        rx_desc: caps.rx_desc.fit(rx_desc(caps, config.rx_desc)),
         tx_desc: caps.tx_desc.fit(config.tx_desc),
         rss,
         unknown,
@@ -242,12 +245,24 @@ pub(super) fn plan(
         max_segs: max_segs(caps, config.mtu),
         cuts,
         mac: mac_plan(device, caps, &quirks, config.mac),
-        rx_interrupt: config.rx_interrupt && caps.has_message_interrupts(),
-        kernel_link: quirks.kernel_link,
+        rx_interrupt: config.rx_interrupt && !bonded && caps.has_message_interrupts(),
+        // The members of a bond have interfaces of their own.
+        kernel_link: quirks.kernel_link && !bonded,
         socket: caps.socket,
         reads_own_memory: quirks.reads_own_memory,
         isolated: quirks.bifurcated,
+        bonded,
     })
+}
+
+/// The most receive buffers that the members of a bond may hold for one of its queues.
+const BOND_RX_BUFFERS: u16 = 4096;
+
+/// Returns the receive descriptors of a queue: each member of a bond has as many, and buffers in all
+/// of them.
+fn rx_desc(caps: &Capabilities, wanted: u16) -> u16 {
+    let members = u16::try_from(caps.members.len()).unwrap_or(u16::MAX).max(1);
+    wanted.min(BOND_RX_BUFFERS / members)
 }
 
 const RX_CHECKSUMS: u64 = sys::HEDDLE_RX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_RX_OFFLOAD_TCP_CKSUM;
@@ -315,7 +330,8 @@ fn mtu_plan(caps: &Capabilities, quirks: &Quirks, mtu: u16) -> MtuPlan {
     let configured = if quirks.understates_mtu { mtu.min(1500) } else { mtu };
     // An interface of the kernel keeps its own MTU; the MTU of an interface that the kernel shares
     // may only be raised.
-    let set = if quirks.kernel_mtu || quirks.understates_mtu {
+    let set = if quirks.kernel_mtu || quirks.understates_mtu || !caps.members.is_empty() {
+        // A bond sets the MTU of its members when it starts, and not before.
         None
     } else if quirks.bifurcated {
         caps.host_mtu.is_none_or(|of_host| of_host < u32::from(mtu)).then_some(mtu)

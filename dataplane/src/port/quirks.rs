@@ -1,5 +1,7 @@
 //! Peculiarities of single drivers that their capabilities do not show.
 
+use super::caps::Capabilities;
+
 /// How a driver differs from others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Quirks {
@@ -43,8 +45,41 @@ pub(super) struct Quirks {
 }
 
 impl Quirks {
+    /// Returns the quirks of a device; those of a bond are its members' together.
+    pub(super) fn of(device: &Capabilities) -> Quirks {
+        let members = device.members.iter().map(Quirks::of);
+        match members.reduce(Quirks::meet) {
+            None => Quirks::of_driver(&device.driver, &device.args),
+            // A bond sets the MTU of its members, and DPDK refuses more than they report.
+            Some(all) => Quirks { understates_mtu: false, ..all },
+        }
+    }
+
+    /// Returns the quirks of a bond of two devices: a bond can do what both can, and needs what
+    /// either needs.
+    fn meet(self, other: Quirks) -> Quirks {
+        let fewer = |a: Option<u16>, b: Option<u16>| a.into_iter().chain(b).min();
+        Quirks {
+            takes_chains: self.takes_chains && other.takes_chains,
+            wrong_tcp_checksum: self.wrong_tcp_checksum || other.wrong_tcp_checksum,
+            shares_mac: self.shares_mac || other.shares_mac,
+            understates_mtu: self.understates_mtu && other.understates_mtu,
+            kernel_mtu: self.kernel_mtu || other.kernel_mtu,
+            kernel_link: self.kernel_link || other.kernel_link,
+            scatters: self.scatters && other.scatters,
+            bifurcated: self.bifurcated || other.bifurcated,
+            spreads_otherwise: self.spreads_otherwise || other.spreads_otherwise,
+            cuts_with_ip_checksum: self.cuts_with_ip_checksum && other.cuts_with_ip_checksum,
+            cut_segs: fewer(self.cut_segs, other.cut_segs),
+            joins: self.joins && other.joins,
+            reads_own_memory: self.reads_own_memory || other.reads_own_memory,
+            filters_vlans: self.filters_vlans || other.filters_vlans,
+            rss_queues: fewer(self.rss_queues, other.rss_queues),
+        }
+    }
+
     /// Returns the quirks of a driver, by its name in DPDK, for a device with these arguments.
-    pub(super) fn of(driver: &str, args: &str) -> Quirks {
+    fn of_driver(driver: &str, args: &str) -> Quirks {
         let none = Quirks::default();
         match driver {
             "net_pcap" => Quirks { takes_chains: true, scatters: true, ..none },
@@ -164,10 +199,10 @@ mod tests {
 
     #[test]
     fn test_quirks_depend_on_device_arguments() {
-        assert!(Quirks::of("net_null", "size=512").takes_chains);
-        assert!(!Quirks::of("net_null", "size=512,copy=1").takes_chains);
-        assert!(Quirks::of("net_tap", "iface=t0").shares_mac);
-        assert!(!Quirks::of("net_tap", "iface=t0,remote=eth0").shares_mac);
+        assert!(Quirks::of_driver("net_null", "size=512").takes_chains);
+        assert!(!Quirks::of_driver("net_null", "size=512,copy=1").takes_chains);
+        assert!(Quirks::of_driver("net_tap", "iface=t0").shares_mac);
+        assert!(!Quirks::of_driver("net_tap", "iface=t0,remote=eth0").shares_mac);
         let (p, a) = ("net_af_packet0", "iface=e0");
         assert_eq!(arguments(p, a, 1500, 1), "iface=e0,framecnt=2048");
         assert_eq!(arguments(p, a, 1964, 1), "iface=e0,framecnt=2048");
@@ -183,8 +218,8 @@ mod tests {
         assert_eq!(arguments(p, "qpairs=4,iface=e0", 1500, 2), of_four);
         assert_eq!(arguments("net_af_xdp0", a, 1500, 2), "iface=e0,queue_count=2");
         assert_eq!(arguments("net_memif0", "", 1500, 2), "");
-        assert!(Quirks::of("net_vhost", "iface=/tmp/s,tso=1").joins);
-        assert!(!Quirks::of("net_vhost", "iface=/tmp/tso=1").joins);
-        assert_eq!(Quirks::of("net_ice", ""), Quirks::default());
+        assert!(Quirks::of_driver("net_vhost", "iface=/tmp/s,tso=1").joins);
+        assert!(!Quirks::of_driver("net_vhost", "iface=/tmp/tso=1").joins);
+        assert_eq!(Quirks::of_driver("net_ice", ""), Quirks::default());
     }
 }

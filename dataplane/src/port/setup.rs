@@ -38,11 +38,15 @@ impl EthDev {
             far_end_joins: self.far_end_joins(),
             ..Capabilities::of(&info)
         };
+        let caps = match &self.members {
+            Some(members) => caps.bonded(members.capabilities().to_vec()),
+            None => caps,
+        };
         Ok((caps, info))
     }
 
     /// Returns the device's station address, if it has a valid one.
-    fn address(&self) -> Option<[u8; 6]> {
+    pub(super) fn address(&self) -> Option<[u8; 6]> {
         let mut addr = sys::rte_ether_addr::default();
         // SAFETY: a valid port; the callee fills `addr`.
         let rc = unsafe { sys::rte_eth_macaddr_get(self.id, &mut addr) };
@@ -130,6 +134,9 @@ impl EthDev {
         if addrs.iter().any(IpAddr::is_ipv6) {
             // SAFETY: a started port.
             let _ = unsafe { sys::rte_eth_allmulticast_enable(self.id) };
+            if let Some(members) = &self.members {
+                members.hear_groups();
+            }
         }
     }
 
@@ -152,6 +159,10 @@ impl EthDev {
         let rc = unsafe {
             match plan {
                 MacPlan::Own(_) | MacPlan::Beside(_) => return Ok(false),
+                // When it starts, a bond takes back its first member's address unless told so.
+                MacPlan::Set(_) if self.members.is_some() => {
+                    sys::heddle_bond_mac_set(self.id, addr.addr_bytes.as_ptr())
+                }
                 MacPlan::Set(_) => sys::rte_eth_dev_default_mac_addr_set(self.id, &mut addr),
                 MacPlan::Add(_) => sys::rte_eth_dev_mac_addr_add(self.id, &mut addr, 0),
             }

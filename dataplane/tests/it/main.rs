@@ -3,6 +3,7 @@
 //! All of them are in one binary, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+mod bond;
 mod common;
 mod devices;
 mod echo;

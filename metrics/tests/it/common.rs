@@ -8,8 +8,8 @@ use std::time::Duration;
 use heddle_base::Histogram;
 use heddle_dataplane::{PortCaps, RestCounters, WorkerSnapshot};
 use heddle_metrics::{
-    ApplicationSample, Clients, ExportConnections, ExportSample, LcoreSample, Memory, NfsSample,
-    PortSample, Sample, ShareSample, WorkerSample,
+    ApplicationSample, BondSample, Clients, ExportConnections, ExportSample, LcoreSample,
+    MemberSample, Memory, NfsSample, PortSample, Sample, ShareSample, WorkerSample,
 };
 use heddle_nfs::wire::Status;
 use heddle_nfs::{Counts, Timing};
@@ -40,6 +40,17 @@ pub(crate) fn sample() -> Sample {
                 up: true,
                 mbps: Some(10_000),
                 caps,
+                bond: Some(BondSample {
+                    switches: 3,
+                    backup_drops: 7,
+                    members: vec![MemberSample {
+                        device: "0000:03:00.0".into(),
+                        up: true,
+                        active: true,
+                        link_changes: 2,
+                        ..MemberSample::default()
+                    }],
+                }),
                 ..PortSample::default()
             },
             PortSample { name: "we\"st".into(), ..PortSample::default() },

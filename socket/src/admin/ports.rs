@@ -43,6 +43,9 @@ pub struct Port {
     /// VLANs of the port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vlans: Vec<PortVlan>,
+    /// The bond that the port is; absent for a port of one device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<PortBond>,
     /// Number of workers that share the port.
     pub workers: usize,
     /// Offloads of the device: `rx-ip-checksum`, `rx-tcp-checksum`, `tx-ip-checksum`,
@@ -68,6 +71,58 @@ pub struct PortVlan {
     pub addresses: Vec<String>,
     /// Routes, `NETWORK/PREFIX via GATEWAY`.
     pub routes: Vec<String>,
+}
+
+/// Several devices that are one port.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortBond {
+    /// `active-backup` or `802.3ad`.
+    pub mode: String,
+    /// Number of times that another member of an active-backup bond took over.
+    pub switches: u64,
+    /// Frames dropped because they came to members that carry nothing.
+    pub backup_drops: u64,
+    /// The members in the order of the configuration.
+    pub members: Vec<PortMember>,
+}
+
+/// A member of a bond.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortMember {
+    /// Name of the device, or its address.
+    pub device: String,
+    /// True if its link is up.
+    pub up: bool,
+    /// True if it carries frames.
+    pub active: bool,
+    /// True if it was unplugged.
+    #[serde(default)]
+    pub gone: bool,
+    /// Number of times that its link came up or went down since the start.
+    pub link_changes: u64,
+    /// The state of LACP, in an 802.3ad bond while the link is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lacp: Option<PortLacp>,
+    /// Counters of the device, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// The state of LACP at a member of a bond.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PortLacp {
+    /// The member whose aggregator the member has joined; absent before it has joined one.
+    pub aggregator: Option<String>,
+    /// Our state: `active`, `short`, `aggregable`, `in-sync`, `collecting`, `distributing`,
+    /// `defaulted`, `expired`, joined by commas.
+    pub actor: String,
+    /// The state of the other end, likewise.
+    pub partner: String,
+    /// The system of the other end, as a station address; all zero before it has spoken.
+    pub system: String,
+    /// The key of the other end.
+    pub key: u16,
+    /// The number of the other end's port.
+    pub port: u16,
 }
 
 /// All counters of the appliance.

@@ -4,7 +4,9 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use heddle_perf::report::align;
-use heddle_socket::admin::{ExportedDirectory, Listener, Mrs, Ports, Reloaded, Stats, Status};
+use heddle_socket::admin::{
+    ExportedDirectory, Listener, Mrs, PortBond, Ports, Reloaded, Stats, Status,
+};
 
 pub(super) fn status(s: &Status) -> String {
     let mut text = String::new();
@@ -198,6 +200,9 @@ pub(super) fn ports(p: &Ports) -> String {
                 let _ = writeln!(text, "{name}: VLAN {id}: {route}");
             }
         }
+        if let Some(bond) = &port.bond {
+            text += &members(&port.name, bond);
+        }
         let offloads = match &port.offloads[..] {
             [] => "nothing".to_owned(),
             all => all.join(", "),
@@ -212,6 +217,38 @@ pub(super) fn ports(p: &Ports) -> String {
         let rows = rows.map(|(n, v)| vec![port.name.clone(), n.clone(), v.to_string()]);
         text.push('\n');
         text += &align(&["port", "counter", "value"], rows, 2);
+    }
+    text
+}
+
+/// Returns lines about the members of a bond.
+fn members(port: &str, bond: &PortBond) -> String {
+    let mode = &bond.mode;
+    let mut text = format!("{port}: {mode} bond, {} switches, ", bond.switches);
+    let _ = writeln!(text, "{} frames dropped at members that carry none", bond.backup_drops);
+    for m in &bond.members {
+        let link = match (m.gone, m.up) {
+            (true, _) => "gone",
+            (false, true) => "up",
+            (false, false) => "down",
+        };
+        let (device, changes) = (&m.device, m.link_changes);
+        let active = if m.active { "active" } else { "idle" };
+        let of = |name| m.counters.get(name).copied().unwrap_or(0);
+        let (rx, tx) = (of("rx_frames"), of("tx_frames"));
+        let _ = writeln!(
+            text,
+            "{port}: member {device}: {link}, {active}, {changes} link changes, {rx} frames received, \
+             {tx} sent"
+        );
+        if let Some(l) = &m.lacp {
+            let with = l.aggregator.as_deref().unwrap_or("none");
+            let _ = writeln!(
+                text,
+                "{port}: member {device}: LACP {}; partner {} port {} key {}: {}; aggregator {with}",
+                l.actor, l.system, l.port, l.key, l.partner
+            );
+        }
     }
     text
 }

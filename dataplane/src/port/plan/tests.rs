@@ -418,3 +418,63 @@ fn test_plan_has_tags_taken_out_where_the_port_has_vlans() {
     };
     assert!(room(Vec::new()).is_ok() && room(tagged.vlans.clone()).is_err());
 }
+
+/// Returns what DPDK reports for a bond of these devices.
+fn bond_of(members: Vec<Capabilities>) -> Capabilities {
+    let least = |of: fn(&Capabilities) -> u16| members.iter().map(of).min().unwrap();
+    let all = |of: fn(&Capabilities) -> u64| members.iter().map(of).fold(u64::MAX, |a, b| a & b);
+    let caps = Capabilities {
+        driver: "net_bonding".into(),
+        min_mtu: 46,
+        max_mtu: u16::MAX,
+        max_rx_pktlen: members.iter().map(|m| m.max_rx_pktlen).min().unwrap(),
+        max_rx_queues: least(|m| m.max_rx_queues),
+        max_tx_queues: least(|m| m.max_tx_queues),
+        rx_offloads: all(|m| m.rx_offloads),
+        tx_offloads: all(|m| m.tx_offloads),
+        rss_types: all(|m| m.rss_types),
+        reta_size: least(|m| m.reta_size),
+        hash_key_size: members.iter().map(|m| m.hash_key_size).min().unwrap(),
+        mac: members[0].mac,
+        ..Capabilities::default()
+    };
+    caps.bonded(members)
+}
+
+#[test]
+fn test_bond_does_what_all_its_members_can() {
+    let both = bond_of(vec![ice(), ixgbe()]);
+    let p = ok(&both, 4);
+    let rss = p.rss.clone().unwrap();
+    assert_eq!((rss.key.len(), rss.table.len()), (40, 128));
+    assert!(refused(&both, 17, &config()).contains("16"), "those of ixgbe");
+    let mtu = |mtu| PortConfig { mtu, ..config() };
+    assert_eq!(plan_of(&both, 1, &mtu(9702)).unwrap().mtu.set, None, "the bond sets it");
+    assert!(refused(&both, 1, &mtu(9703)).contains("at most 9702"), "ice takes no more");
+    let p = ok(&bond_of(vec![ice(), e1000e()]), 1);
+    assert!(!p.caps.tso && p.caps.tx_tcp_checksum && p.bonded);
+    assert!(refused(&bond_of(vec![ice(), e1000e()]), 2, &config()).contains("at most 1"));
+    // A filter of VLANs, which virtio needs, is on only where both have one.
+    let vlans = PortConfig { vlans: vec![Vid::new(10).unwrap()], ..config() };
+    assert!(!plan_of(&bond_of(vec![virtio(), e1000e()]), 1, &vlans).unwrap().filters_vlans());
+    // The interface of a tap has the tap's address, so the bond has another.
+    assert!(matches!(ok(&bond_of(vec![ice(), tap()]), 1).mac, MacPlan::Beside(_)));
+    let packets = bond_of(vec![af_packet(), af_packet()]);
+    assert!(!ok(&packets, 1).kernel_link, "each has an interface of its own");
+    assert!(refused(&packets, 1, &mtu(1501)).contains("at most 1500"));
+}
+
+#[test]
+fn test_members_of_a_bond_share_the_receive_buffers() {
+    let of = |n| ok(&bond_of(vec![ice(); n]), 1).rx_desc;
+    let usual = config().rx_desc;
+    assert_eq!((of(1), of(2), of(4)), (usual, usual, usual));
+    assert_eq!(of(8), 512);
+}
+
+#[test]
+fn test_bond_never_interrupts() {
+    assert!(
+        planned(&ice(), true).rx_interrupt && !planned(&bond_of(vec![ice()]), true).rx_interrupt
+    );
+}
