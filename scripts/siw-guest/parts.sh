@@ -90,12 +90,12 @@ part_linux() {
     mv "$WORK/unpacked" "$OUT/linux"
     cp -r "$OUT/linux" "$IMG/linux"
 }
-# DPDK's drivers of the NICs that QEMU emulates, with the modules that they need; VLANs; 9p, for
-# `run --share`.
+# DPDK's drivers of the NICs that QEMU emulates, with the modules that they need; VLANs; bonds; 9p,
+# for `run --share`.
 part_nic() {
     local name file lib n=500 dir
     dir=$(dirname "$(find /usr/lib -path '*/dpdk/pmds-*/librte_bus_pci.so.*.*')")
-    for name in bus_pci bus_vdev mempool_ring net_virtio net_e1000 net_vmxnet3 net_ring; do
+    for name in bus_pci bus_vdev mempool_ring net_virtio net_e1000 net_vmxnet3 net_ring net_bond; do
         # The EAL loads the plugin by its file name, and other plugins by its soname: both must be
         # one file, or its constructors would run twice.
         file=$(find "$dir" -name "librte_$name.so.*.*" -type f)
@@ -108,7 +108,8 @@ part_nic() {
         done
     done
     mkdir -p "$IMG/modules"
-    for file in $(load_order vfio_iommu_type1 vfio-pci uio_pci_generic 8021q 9pnet_virtio 9p); do
+    local modules=(vfio_iommu_type1 vfio-pci uio_pci_generic 8021q bonding 9pnet_virtio 9p)
+    for file in $(load_order "${modules[@]}"); do
         ! grep -q "^/modules/[0-9]*-${file##*/}\$" "$WORK/has" || continue
         strip -g -o "$IMG/modules/$n-${file##*/}" "$file"
         n=$((n + 1))
@@ -128,7 +129,7 @@ part_stamp() { # PART
     case $1 in
     nfs) echo "nfs-kernel-server $(candidate nfs-kernel-server) rpcbind $(candidate rpcbind)" ;;
     fio) echo "fio $(candidate fio)" ;;
-    nic) echo "8021q $(dpkg-query -W dpdk-dev libdpdk-dev | tr '\n' ' ')" ;;
+    nic) echo "8021q bonding $(dpkg-query -W dpdk-dev libdpdk-dev | tr '\n' ' ')" ;;
     tree | linux) echo "$SOURCE $(candidate "$SOURCE")" ;;
     esac
 }
