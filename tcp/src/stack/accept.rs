@@ -336,7 +336,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Answers a repeated SYN. The timer keeps running: it alone decides when the stack gives up.
     fn repeat_syn_ack(&mut self, now: Instant, index: u32, syn: &Segment) {
         let Some(h) = self.half_opens.get(index) else { return };
-        let ecn = self.settings(&h.flow).ecn;
+        let ecn = self.settings(&h.flow, h.tcp).ecn;
         let (first, wish) = (Wish::of(&h.syn).granted(ecn), Wish::of(syn).granted(ecn));
         let Some(h) = self.half_opens.get_mut(index) else { return };
         h.syn.ecn = syn.ecn;
