@@ -17,6 +17,7 @@ mod applications;
 mod attacks;
 mod bonds;
 mod check;
+mod congestion;
 mod drain;
 mod end;
 mod gateway;

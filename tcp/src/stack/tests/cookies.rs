@@ -376,10 +376,10 @@ fn test_receive_window_of_a_cookie_connection_grows() {
         recv_window_max: 4 << 20,
         ..crate::ConnConfig::default()
     };
-    for budget in [64 << 20, 1 << 20] {
+    for budget in [64u32 << 20, 1 << 20] {
         let mut n = far(conn);
         let a = n.a.stack.config().clone();
-        n.a = Host::new(StackConfig { recv_window_budget: budget, ..a });
+        n.a = Host::new(StackConfig { recv_window_budget: budget.into(), ..a });
         n.a.stack.listen(None, PORT, 4).unwrap();
         let (a, b) = by_cookie(&mut n);
         // The handshake of a cookie measures no round trip, but the answer to a request does.
@@ -388,7 +388,7 @@ fn test_receive_window_of_a_cookie_connection_grows() {
         n.b.send(b, &data);
         n.run("transfer", Duration::from_secs(20), |n| n.a.got(a).len() == data.len());
         let window = n.a.stack.conn(a).unwrap().receive_window();
-        let most = if budget > 4 << 20 { 4 << 20 } else { (64 << 10) + (budget as u32) / 2 };
+        let most = if budget > 4 << 20 { 4 << 20 } else { (64 << 10) + budget / 2 };
         assert!(window <= most && window > most - most / 4, "{budget}: {window}");
         assert_eq!(n.a.stack.recv_windows_grown(), u64::from(window - (64 << 10)));
         n.a.stack.abort(a);
