@@ -110,7 +110,7 @@ fn test_bench_refuses_invalid_values_as_usage_errors() {
         (&["--qps", "1024", "--size", "1M", "--depth", "64"], "registered memory"),
         (&["--connect", "10.0.0.1"], "--connect"),
         (&["--connect", "10.0.0.1:1"], "--ip is missing"),
-        (&["--connect", "10.0.0.1:1", "--ip", "10.0.0.2/24"], "--vdev or --pci is missing"),
+        (&["--connect", "10.0.0.1:1", "--ip", "10.0.0.2/24"], "--vdev, --pci or --bond is missing"),
         (&["--connect", "10.0.0.1:1", "--loss", "1%"], "not with --connect"),
         (&["--ip", "10.0.0.2/24"], "go with --connect"),
         (&["--json", "/"], "is a directory"),
@@ -179,7 +179,7 @@ fn test_commands_refuse_invalid_devices_and_addresses() {
     let listen = ["serve", "--listen", "0.0.0.0:1=sink"];
     let (vdev, ip) = (["--vdev", "net_null0"], ["--ip", "10.0.0.1/24"]);
     for (args, what) in [
-        (&[&ip[..]][..], "--vdev or --pci is missing"),
+        (&[&ip[..]][..], "--vdev, --pci or --bond is missing"),
         (&[&vdev[..]], "--ip is missing"),
         (&[&vdev, &["--pci", "3b:00.0"], &ip], "cannot be used with"),
         (&[&["--vdev", "eth0"], &ip], "starts with net_"),
