@@ -23,7 +23,7 @@ pub(super) struct Prefetch;
 impl Fetch for Prefetch {
     #[inline(always)]
     fn bytes(self, at: *const u8, len: usize) {
-        // Of a value whose size the compiler knows, no instruction but the fetches is left. The last
+        // Where the compiler knows the size, no instruction but the fetches is left. The last
         // byte lies in a line of its own or in the line before.
         let last = len.saturating_sub(1);
         for line in 0..last.div_ceil(LINE) {
