@@ -331,7 +331,7 @@ int heddle_bond_add(uint16_t bond, uint16_t member)
 	if (rc != 0)
 		return rc;
 	/* The bond polls the links of members without this flag, and of no others. DPDK shows the
-	 * flags read-only, but has them in memory that it writes itself; nobody else uses them: the
+	 * flags read-only, but has them in memory that it writes itself; no other code uses them: the
 	 * member is stopped, and Heddle never asks for the interrupt. */
 	*(uint32_t *)(uintptr_t)info.dev_flags &= ~RTE_ETH_DEV_INTR_LSC;
 	return bond_add(bond, member);
