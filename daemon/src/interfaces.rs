@@ -90,7 +90,7 @@ enum Needs {
     Interfaces(Vec<String>),
     /// A device on a bus.
     Device(String),
-    /// One of the members of a bond.
+    /// Any member of a bond: the bond works as long as a single member does.
     Any(Vec<Needs>),
 }
 

@@ -17,7 +17,8 @@
 //! these options. Its key changes with each slot of time, and the low bit of the slot's number tells which
 //! of two keys it was: a cookie is good for one slot at least and two at most. A host that has not
 //! seen the SYN-ACK guesses right once in 2^28 segments. All workers of a port derive the same keys.
-//! Only the tag says whether ECN is accurate: where the SYN asked for ECN, the stack tries both.
+//! Only the tag says whether ECN is accurate: where the SYN asked for ECN, the stack tries both, and a
+//! guess is right once in 2^27 segments.
 
 use core::time::Duration;
 
