@@ -33,9 +33,18 @@ pub(crate) fn fields(file: &Path, filter: &str, names: &[&str]) -> Vec<Vec<Vec<S
     for name in names {
         args.extend(["-e", name]);
     }
-    let values =
-        |cell: &str| cell.split(',').filter(|v| !v.is_empty()).map(str::to_owned).collect();
+    let values = |cell: &str| cell.split(',').filter(|v| !v.is_empty()).map(value).collect();
     tshark(file, &args).lines().map(|line| line.split('|').map(values).collect()).collect()
+}
+
+/// Returns a value as tshark of Debian 12 prints it: later versions have words for single bits.
+fn value(text: &str) -> String {
+    match text {
+        "True" => "1",
+        "False" => "0",
+        other => other,
+    }
+    .to_owned()
 }
 
 /// An FPDU as tshark shows it.
