@@ -330,6 +330,10 @@ numbers! {
     IBV_SRQ_INIT_ATTR_PD
 }
 
+/// Structures at whose end later versions of rdma-core have more fields than ours. A program never
+/// makes them, or passes their length.
+const APPENDED: [&str; 2] = ["sizeof(ibv_port_attr)", "sizeof(ibv_qp_ex)"];
+
 #[test]
 fn test_structure_layouts_and_constants_match_c_headers() {
     let mut expected = BTreeMap::new();
@@ -375,7 +379,13 @@ fn test_structure_layouts_and_constants_match_c_headers() {
         .map(|(name, value)| (name.to_string(), value.parse::<i128>().unwrap()))
         .collect();
     assert_eq!(theirs.len(), expected.len());
-    let differ: Vec<_> = expected.iter().filter(|(name, ours)| theirs[*name] != **ours).collect();
+    let differ: Vec<_> = expected
+        .iter()
+        .filter(|(name, ours)| {
+            let theirs = theirs[*name];
+            theirs != **ours && !(APPENDED.contains(&name.as_str()) && theirs > **ours)
+        })
+        .collect();
     assert!(differ.is_empty(), "ours: {differ:?}");
     assert!(expected.len() > 500, "few things are compared: {}", expected.len());
 }

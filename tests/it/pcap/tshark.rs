@@ -37,7 +37,7 @@ pub(crate) fn fields(file: &Path, filter: &str, names: &[&str]) -> Vec<Vec<Vec<S
     tshark(file, &args).lines().map(|line| line.split('|').map(values).collect()).collect()
 }
 
-/// Returns a value as tshark of Debian 12 prints it: later versions have words for single bits.
+/// Returns a value as tshark prints it until version 4.0: later ones have words for single bits.
 fn value(text: &str) -> String {
     match text {
         "True" => "1",
