@@ -423,14 +423,20 @@ impl<S: SendQueue + Default> Stack<S> {
     /// change to `id` that may give it something to send: it queued bytes, accepted bytes, or moved
     /// the window. The owner must make this call before any other call to the stack. Several
     /// changes need one call.
-    #[inline]
+    #[inline(always)]
     pub fn notify_send(&mut self, id: ConnId) {
-        // An event (the peer's FIN after the bytes that the owner accepted) must be visible to the
-        // next call, not only after the next transmission.
         if self.conns.held(id).is_some_and(|e| e.conn.has_events()) {
-            return self.update(id.slot());
+            return self.update_now(id.slot());
         }
         self.defer_update(id.slot());
+    }
+
+    /// Updates a connection with an event (the peer's FIN after the bytes that the owner accepted),
+    /// which must be visible to the next call, not only after the next transmission.
+    #[cold]
+    #[inline(never)]
+    fn update_now(&mut self, index: u32) {
+        self.update(index);
     }
 
     /// Returns the connection, if `id` names one that the owner has not released.

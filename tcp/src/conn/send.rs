@@ -50,21 +50,30 @@ impl Connection {
     }
 
     /// Returns an ACK without data.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bare_ack(&mut self, now: Instant) -> TxSegment {
         let mut tx = self.segment(now, self.ack_pos(), Flags::ACK);
         if self.hot.ecn.is_accurate() {
             tx.counts = self.new_counts();
         }
-        if self.hot.dup_acks_owed > 1 {
+        if self.hot.dup_acks_owed > 0 {
+            self.pay_dup_ack();
+        }
+        tx
+    }
+
+    /// Counts an ACK among those that the sender counts, and has the next one sent.
+    #[cold]
+    fn pay_dup_ack(&mut self) {
+        self.hot.dup_acks_owed -= 1;
+        if self.hot.dup_acks_owed > 0 {
             self.hot.pending.set(Pending::ACK);
         }
-        self.hot.dup_acks_owed = self.hot.dup_acks_owed.saturating_sub(1);
-        tx
     }
 
     /// Returns true if [`poll_transmit`](Connection::poll_transmit) may have a segment to send, for
     /// a queue that ends at `end`.
+    #[inline]
     pub fn wants_transmit(&self, end: StreamPos) -> bool {
         let hot = &self.hot;
         if hot.pending != Pending::default() {
@@ -80,6 +89,7 @@ impl Connection {
     }
 
     /// Returns `snd_una` plus the bytes that the peer and the network allow to be outstanding.
+    #[inline]
     pub(super) fn right_edge(&self) -> StreamPos {
         let hot = &self.hot;
         let congestion =

@@ -349,7 +349,7 @@ fn offset_and_flags(header_len: usize, flags: Flags) -> u16 {
 /// Returns the sum of the header from the sequence number on, as [`emit_fixed`] and
 /// [`emit_options`] write the header with a checksum of 0. The function computes the sum from the
 /// numbers, without reading the bytes.
-#[inline]
+#[inline(always)]
 pub(crate) fn sum_behind_ports(seg: &TxSegment, sack: &SackBlocks, header_len: usize) -> Sum {
     let mut total = u64::from(seg.seq.0) + u64::from(seg.ack.0) + u64::from(seg.window);
     total += u64::from(offset_and_flags(header_len, seg.flags));
@@ -362,9 +362,15 @@ pub(crate) fn sum_behind_ports(seg: &TxSegment, sack: &SackBlocks, header_len: u
         }
         return Sum::of_numbers(total);
     }
+    Sum::of_numbers(total).plus(sum_of_options(seg, sack))
+}
+
+/// Returns the sum of the options, as [`emit_options`] writes them.
+#[inline(never)]
+fn sum_of_options(seg: &TxSegment, sack: &SackBlocks) -> Sum {
     let mut options: ArrayVec<u8, MAX_OPTIONS_LEN> = ArrayVec::new();
     emit_options(seg, sack, &mut options);
-    Sum::of_numbers(total).plus(Sum::of(&options))
+    Sum::of(&options)
 }
 
 /// Bytes of a timestamps option with the two bytes of padding before it.
