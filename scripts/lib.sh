@@ -90,6 +90,13 @@ need_packages() {
         { tail -n 20 "$log" >&2; die "could not install: ${missing[*]}"; }
 }
 
+# debian_mirror - prints the address from which this machine's apt has Debian, if it has any.
+debian_mirror() {
+    # shellcheck disable=SC2016 # apt fills these in
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' \
+        'Label: Debian' 2>/dev/null | head -n 1 || true
+}
+
 # need_build [PACKAGE...] - installs what a build of the workspace takes, and these packages as
 # well.
 need_build() {

@@ -50,7 +50,7 @@ place_program() { # NAME... - with its shared libraries, and a link in /bin
 }
 
 part_nfs() {
-    local file n=500
+    local file
     unpack_packages nfs-kernel-server nfs-common rpcbind
     LIBRARIES=$(libraries)
     place_program mount.nfs umount.nfs rpc.nfsd rpc.mountd exportfs rpcbind
@@ -68,11 +68,7 @@ part_nfs() {
     printf 'root:x:0:0::/:/bin/sh\n_rpc:x:101:65534::/run:\nnobody:x:65534:65534::/:\n' \
         >"$IMG/etc/passwd"
     printf 'root:x:0:\nnogroup:x:65534:\n' >"$IMG/etc/group"
-    for file in $(load_order rpcrdma nfsv3 nfsd); do
-        ! grep -q "^/modules/[0-9]*-${file##*/}\$" "$WORK/has" || continue
-        strip -g -o "$IMG/modules/$n-${file##*/}" "$file"
-        n=$((n + 1))
-    done
+    put_modules 500 rpcrdma nfsv3 nfsd
 }
 part_fio() {
     unpack_packages fio
@@ -93,7 +89,7 @@ part_linux() {
 # DPDK's drivers of the NICs that QEMU emulates, with the modules that they need; VLANs; bonds; 9p,
 # for `run --share`.
 part_nic() {
-    local name file lib n=500 dir
+    local name file lib dir
     dir=$(dirname "$(find /usr/lib -path '*/dpdk/pmds-*/librte_bus_pci.so.*.*')")
     for name in bus_pci bus_vdev mempool_ring net_virtio net_e1000 net_vmxnet3 net_ring net_bond; do
         # The EAL loads the plugin by its file name, and other plugins by its soname: both must be
@@ -108,14 +104,21 @@ part_nic() {
         done
     done
     mkdir -p "$IMG/modules"
-    local modules=(vfio_iommu_type1 vfio-pci uio_pci_generic 8021q bonding 9pnet_virtio 9p)
-    for file in $(load_order "${modules[@]}"); do
-        ! grep -q "^/modules/[0-9]*-${file##*/}\$" "$WORK/has" || continue
-        strip -g -o "$IMG/modules/$n-${file##*/}" "$file"
-        n=$((n + 1))
-    done
+    put_modules 500 vfio_iommu_type1 vfio-pci uio_pci_generic 8021q bonding 9pnet_virtio 9p
 }
-# Copies a library of this machine, if it exists here.
+# Programs that look at the kernel's connections, and 9p, for `run --share`.
+part_tcp() {
+    local name file lib
+    mkdir -p "$IMG/modules"
+    for name in ss nstat; do
+        file=$(type -P "$name") || die "no $name"
+        place_library "$file"
+        ln -s "$file" "$IMG/bin/$name"
+        for lib in $(ldd "$file" | grep -oE '/[^ ]+\.so[^ ]*'); do place_library "$lib"; done
+    done
+    put_modules 500 tcp_diag tcp_dctcp 9pnet_virtio 9p
+}
+# Copies a file of this machine, unless the image has it.
 place_library() { # FILE
     ! grep -qxF "$1" "$WORK/has" || return 0
     [[ -e $IMG$1 ]] || install -D "$1" "$IMG$1"
@@ -124,13 +127,15 @@ libraries() { find "$ROOTFS" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:
 
 part_stamp() { # PART
     echo "image $(grep -v '^variant ' "$OUT/stamp" | sha256sum | cut -c1-16)"
-    local functions=(unpack_packages program place place_program place_library libraries "part_$1")
+    local functions=(unpack_packages program place place_program place_library libraries
+        put_modules "part_$1")
     echo "scripts $(declare -f "${functions[@]}" | sha256sum | cut -c1-16)"
     case $1 in
     nfs) echo "nfs-kernel-server $(candidate nfs-kernel-server) rpcbind $(candidate rpcbind)" ;;
     fio) echo "fio $(candidate fio)" ;;
     nic) echo "8021q bonding $(dpkg-query -W dpdk-dev libdpdk-dev | tr '\n' ' ')" ;;
-    tree | linux) echo "$SOURCE $(candidate "$SOURCE")" ;;
+    tree | linux) echo "$SOURCE $(kernel_candidate "$SOURCE")" ;;
+    tcp) dpkg-query -W iproute2 ;;
     esac
 }
 make_parts() {
