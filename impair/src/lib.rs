@@ -20,5 +20,6 @@ mod link;
 mod loss;
 mod settings;
 
+pub use frame::Codepoint;
 pub use link::{Counters, Link};
 pub use settings::{Burst, Reorder, Settings, SettingsError};

@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use heddle_base::{Instant, Random, Seed};
 
 use crate::answer;
-use crate::frame::{self, ETHERNET};
+use crate::frame::{self, Codepoint, ETHERNET};
 use crate::loss::Loss;
 use crate::settings::Settings;
 
@@ -40,6 +40,14 @@ heddle_base::counters! {
         answered,
         /// Frames that got a congestion mark.
         marked,
+        /// SYNs that asked for ECN, dropped.
+        ecn_syns_dropped,
+        /// SYNs and SYN-ACKs whose ECN field the link changed.
+        syns_changed,
+        /// Segments whose flags of ECN the link cleared.
+        ace_cleared,
+        /// Packets whose ECN field the link cleared.
+        bleached,
         /// Frames delivered twice.
         duplicated,
         /// Frames with a wrong bit.
@@ -164,6 +172,10 @@ impl Link {
             self.counters.answered += u64::from(answer.is_some());
             return answer;
         }
+        if self.settings.drop_ecn_syn && frame::asks_for_ecn(bytes) {
+            self.counters.ecn_syns_dropped += 1;
+            return None;
+        }
         let (left, marks) = self.queue(now, len)?;
         if self.loss.takes(&self.settings, &mut self.random) {
             self.counters.lost += 1;
@@ -171,9 +183,7 @@ impl Link {
         }
         let mut frame = self.spare.pop().unwrap_or_default();
         frame.extend_from_slice(bytes);
-        if marks && frame::mark(&mut frame) {
-            self.counters.marked += 1;
-        }
+        self.change_ecn(&mut frame, marks);
         if self.random.chance(self.settings.corrupt) {
             self.flip(&mut frame);
         }
@@ -184,6 +194,27 @@ impl Link {
         }
         self.hold(due, frame);
         None
+    }
+
+    /// Changes the bits of ECN as the settings ask. The queue `marks` the frame, or not.
+    fn change_ecn(&mut self, frame: &mut [u8], marks: bool) {
+        let Settings { ce, syn_ecn, clear_ace, bleach, .. } = self.settings;
+        if let Some(codepoint) = syn_ecn
+            && frame::is_syn(frame)
+        {
+            self.counters.syns_changed += u64::from(frame::set_codepoint(frame, codepoint));
+        }
+        // Links without this setting draw as many numbers as before.
+        let marks = marks | (ce > 0.0 && self.random.chance(ce));
+        if marks && frame::mark(frame) {
+            self.counters.marked += 1;
+        }
+        if clear_ace {
+            self.counters.ace_cleared += u64::from(frame::clear_flags_of_ecn(frame));
+        }
+        if bleach {
+            self.counters.bleached += u64::from(frame::set_codepoint(frame, Codepoint::NotEct));
+        }
     }
 
     /// Returns the time at which the next frame is due.

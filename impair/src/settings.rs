@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 use heddle_base::units::{ByteRate, Probability, Size, Span};
 
+use crate::frame::Codepoint;
+
 /// The longest delay, jitter or time of reordering.
 const LONGEST: Duration = Duration::from_secs(60);
 /// The smallest MTU of IPv4's path MTU discovery that hosts take, and the largest IP packet.
@@ -14,7 +16,7 @@ const MTUS: core::ops::RangeInclusive<u32> = 68..=65535;
 const HELD_BACK: Duration = Duration::from_millis(1);
 
 const KNOWN: &str = "loss, burst, delay, jitter, unordered, reorder, dup, corrupt, rate, queue, \
-                     mark, mtu, silent";
+                     mark, ce, syn-ecn, drop-ecn-syn, clear-ace, bleach, mtu, silent";
 
 /// Loss in bursts, by the model of Gilbert and Elliott: the link is good or bad, and every frame may
 /// change which.
@@ -62,6 +64,16 @@ pub struct Settings {
     pub queue: Option<u64>,
     /// Bytes waiting from which on the link marks frames that can take a mark (ECN).
     pub mark: Option<u64>,
+    /// The share of frames that get a mark at random, if they can take one.
+    pub ce: f64,
+    /// The ECN field that SYNs and SYN-ACKs get, whatever they had.
+    pub syn_ecn: Option<Codepoint>,
+    /// True if the link drops SYNs that ask for ECN.
+    pub drop_ecn_syn: bool,
+    /// True if the link clears TCP's flags of ECN (AE, CWR, ECE) in all segments but SYNs.
+    pub clear_ace: bool,
+    /// True if the link clears the ECN field of every packet, marks of its own among them.
+    pub bleach: bool,
     /// Bytes of the longest IP packet.
     pub mtu: Option<u32>,
     /// True if the link answers a longer packet with nothing; otherwise an ICMP error reports the
@@ -121,6 +133,9 @@ impl Settings {
         let flag = match key {
             "unordered" => Some(&mut self.unordered),
             "silent" => Some(&mut self.silent),
+            "drop-ecn-syn" => Some(&mut self.drop_ecn_syn),
+            "clear-ace" => Some(&mut self.clear_ace),
+            "bleach" => Some(&mut self.bleach),
             _ => None,
         };
         if let Some(flag) = flag {
@@ -139,6 +154,8 @@ impl Settings {
             "rate" => self.rate = Some(parsed::<ByteRate>(text).map_err(wrong)?.0),
             "queue" => self.queue = Some(bytes(text).map_err(wrong)?),
             "mark" => self.mark = Some(bytes(text).map_err(wrong)?),
+            "ce" => self.ce = share(text).map_err(wrong)?,
+            "syn-ecn" => self.syn_ecn = Some(codepoint(text).map_err(wrong)?),
             "mtu" => self.mtu = Some(mtu(text).map_err(wrong)?),
             _ => return Err(SettingsError::Unknown(key.to_owned())),
         }
@@ -193,6 +210,16 @@ fn mtu(text: &str) -> Result<u32, String> {
     }
 }
 
+fn codepoint(text: &str) -> Result<Codepoint, String> {
+    Ok(match text {
+        "not-ect" => Codepoint::NotEct,
+        "ect0" => Codepoint::Ect0,
+        "ect1" => Codepoint::Ect1,
+        "ce" => Codepoint::Ce,
+        _ => return Err(format!("'{text}' is not not-ect, ect0, ect1 or ce")),
+    })
+}
+
 fn burst(text: &str) -> Result<Burst, String> {
     let parts: Vec<&str> = text.split(':').collect();
     let (enter, leave, loss) = match parts[..] {
@@ -231,7 +258,8 @@ mod tests {
     #[test]
     fn test_settings_take_every_key() {
         let all = "loss=1%,burst=0.01:0.25:0.5,delay=5ms,jitter=100us,unordered,reorder=2%:3ms,\
-                   dup=0.5,corrupt=1,rate=100Mbit/s,queue=64K,mark=30K,mtu=1400,silent";
+                   dup=0.5,corrupt=1,rate=100Mbit/s,queue=64K,mark=30K,ce=5%,syn-ecn=ect1,\
+                   drop-ecn-syn,clear-ace,bleach,mtu=1400,silent";
         let want = Settings {
             loss: 0.01,
             burst: Some(Burst { enter: 0.01, leave: 0.25, loss: 0.5 }),
@@ -244,6 +272,11 @@ mod tests {
             rate: Some(12_500_000),
             queue: Some(65536),
             mark: Some(30720),
+            ce: 0.05,
+            syn_ecn: Some(Codepoint::Ect1),
+            drop_ecn_syn: true,
+            clear_ace: true,
+            bleach: true,
             mtu: Some(1400),
             silent: true,
         };
@@ -281,6 +314,9 @@ mod tests {
             ("silent", "silent needs mtu"),
             ("mtu=67", "mtu: 67 is not from 68 to 65535"),
             ("mtu=64K", "mtu: 65536 is not from 68 to 65535"),
+            ("ce=1.5", "ce: '1.5' is not a share"),
+            ("syn-ecn=1", "syn-ecn: '1' is not not-ect, ect0, ect1 or ce"),
+            ("bleach=1", "bleach: takes no value"),
             ("jitter=1ms,unordered=1", "unordered: takes no value"),
             ("burst=1%", "burst: '1%' is not ENTER:LEAVE"),
             ("burst=1%:0", "burst: a bad link would never"),

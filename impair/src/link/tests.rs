@@ -4,7 +4,7 @@ use heddle_base::{Instant, Seed};
 use proptest::prelude::*;
 
 use super::Link;
-use crate::frame::{ETHERNET, ipv4};
+use crate::frame::{Codepoint, ETHERNET, codepoint, ipv4, segment};
 
 const MS: u64 = 1_000_000;
 
@@ -243,4 +243,50 @@ proptest! {
         prop_assert!(c.peak_queue <= 20 << 10);
         prop_assert_eq!(l.held, 0);
     }
+}
+
+/// Pushes a frame, and pops what becomes of it.
+fn through(link: &mut Link, frame: &[u8]) -> Option<Vec<u8>> {
+    assert_eq!(link.push(at(1), frame), None);
+    drain(link).pop().map(|(_, frame)| frame)
+}
+
+#[test]
+fn test_random_marks_take_their_share_of_frames_that_can_take_one() {
+    let mut l = link("ce=10%");
+    for _ in 0..10_000 {
+        let marked = through(&mut l, &ipv4(100, 2)).unwrap();
+        assert!(matches!(codepoint(&marked), Some(Codepoint::Ect0 | Codepoint::Ce)));
+        assert_eq!(codepoint(&through(&mut l, &ipv4(100, 0)).unwrap()), Some(Codepoint::NotEct));
+    }
+    assert!((900..1100).contains(&l.counters().marked), "{}", l.counters().marked);
+}
+
+#[test]
+fn test_link_gives_syns_another_codepoint() {
+    let mut l = link("syn-ecn=ce");
+    for (flags, want) in [(2, Codepoint::Ce), (0x12, Codepoint::Ce), (0x10, Codepoint::NotEct)] {
+        let got = through(&mut l, &segment(false, flags)).unwrap();
+        assert_eq!(codepoint(&got), Some(want));
+    }
+    assert_eq!(l.counters().syns_changed, 2);
+}
+
+#[test]
+fn test_link_drops_syns_that_ask_for_ecn() {
+    let mut l = link("drop-ecn-syn");
+    for (flags, arrives) in [(0x1c2, false), (0x0c2, false), (2, true), (0x1d2, true)] {
+        assert_eq!(through(&mut l, &segment(true, flags)).is_some(), arrives, "{flags:x}");
+    }
+    assert_eq!(l.counters().ecn_syns_dropped, 2);
+}
+
+#[test]
+fn test_bleaching_link_clears_its_own_marks_too() {
+    let mut l = link("ce=1,bleach,clear-ace");
+    assert_eq!(codepoint(&through(&mut l, &ipv4(100, 2)).unwrap()), Some(Codepoint::NotEct));
+    assert_eq!((l.counters().marked, l.counters().bleached), (1, 1));
+    let got = through(&mut l, &segment(false, 0x150)).unwrap();
+    assert_eq!(got, segment(false, 0x10));
+    assert_eq!(l.counters().ace_cleared, 1);
 }

@@ -34,7 +34,9 @@ use tap::Tap;
 /// SETTINGS are separated by commas: loss=1%, burst=ENTER:LEAVE or ENTER:LEAVE:LOSS
 /// (Gilbert-Elliott), delay=5ms, jitter=1ms, unordered (jitter may change the order), reorder=1% or
 /// 1%:1ms, dup=1%, corrupt=1%, rate=1Gbit/s, queue=64K (drop-tail, bytes), mark=30K (ECN above so
-/// many bytes in the queue), mtu=1400, silent (no ICMP error about longer packets).
+/// many bytes in the queue), ce=1% (marks at random), syn-ecn=not-ect, ect0, ect1 or ce (the ECN field
+/// of SYNs), drop-ecn-syn (drops SYNs that ask for ECN), clear-ace (clears AE, CWR and ECE but in SYNs),
+/// bleach (clears the ECN field), mtu=1400, silent (no ICMP error about longer packets).
 #[derive(Debug, Parser)]
 struct Args {
     /// The interface of the first host

@@ -10,11 +10,12 @@
 //! RDMA Writes after it has verified each CRC, and answers their RDMA Reads. The source writes to
 //! this sink, or to the `sink` service of Heddle, in FPDUs that it has prepared once, so that it
 //! does hardly more than `send`. The flood sends forged packets to a server. Each side prints a line
-//! of JSON at its end; SIGTERM ends sink and flood. Exit status: 0; 1 when a connection failed, which
+//! of JSON at its end, with what the kernel reports of each connection as `tcp`; SIGTERM ends sink and flood. Exit status: 0; 1 when a connection failed, which
 //! stderr reports; 2 for wrong usage.
 
 mod flood;
 mod fpdus;
+mod info;
 mod sink;
 mod source;
 

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::fpdus::{Incoming, Region, startup, tagged, wrong};
+use crate::info;
 
 /// The time between two samples of a connection.
 const EVERY: Duration = Duration::from_millis(50);
@@ -32,6 +33,8 @@ struct Conn {
     peer: SocketAddr,
     bytes: AtomicU64,
     error: Mutex<Option<String>>,
+    /// The kernel's report at the end of the connection.
+    info: Mutex<Option<Value>>,
     /// Seconds since 1970, and the bytes of payload placed until then.
     samples: Mutex<Vec<(f64, u64)>>,
 }
@@ -54,7 +57,8 @@ impl Conn {
     fn to_json(&self) -> Value {
         let error = self.error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        json!({ "peer": self.peer.to_string(), "error": error, "samples": samples })
+        let tcp = self.info.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        json!({ "peer": self.peer.to_string(), "error": error, "tcp": tcp, "samples": samples })
     }
 }
 
@@ -79,13 +83,17 @@ pub(crate) fn run(at: SocketAddr) -> Result<Value, Box<dyn Error>> {
                     peer,
                     bytes: AtomicU64::new(0),
                     error: Mutex::default(),
+                    info: Mutex::default(),
                     samples: Mutex::default(),
                 });
                 let stag = Stag(FIRST_STAG + u32::try_from(conns.len()).unwrap_or(0));
                 conns.push(conn.clone());
                 thread::Builder::new().spawn(move || {
-                    let failed = serve(stream, stag, &conn.bytes).err().map(|e| e.to_string());
+                    let failed = serve(&stream, stag, &conn.bytes).err().map(|e| e.to_string());
+                    let info = info::of(&stream).ok();
+                    *conn.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
                     *conn.error.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+                    let _ = writeln!(io::stderr(), "kernel-peer: {peer} has ended");
                 })?;
                 continue;
             }
@@ -100,7 +108,7 @@ pub(crate) fn run(at: SocketAddr) -> Result<Value, Box<dyn Error>> {
 }
 
 /// Serves a connection until its end. A reset is an end like any other: the source makes it.
-fn serve(mut stream: TcpStream, stag: Stag, bytes: &AtomicU64) -> io::Result<()> {
+fn serve(mut stream: &TcpStream, stag: Stag, bytes: &AtomicU64) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     let mut incoming = Incoming::default();

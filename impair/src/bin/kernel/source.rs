@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::fpdus::{Incoming, Region, append, startup, tagged, wrong};
+use crate::info;
 
 /// The longest time for a connection, its start-up, or the answer to a Read.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,13 +67,18 @@ pub(crate) fn run(plan: &Plan) -> Result<Value, Box<dyn Error>> {
 }
 
 fn one(plan: &Plan, number: u64) -> Value {
-    let mut local = None;
-    let done = send(plan, number, &mut local);
+    let (mut local, mut tcp) = (None, None);
+    let done = send(plan, number, &mut local, &mut tcp);
     let local = local.map(|a| a.to_string());
-    json!({ "local": local, "error": done.err().map(|e| e.to_string()) })
+    json!({ "local": local, "error": done.err().map(|e| e.to_string()), "tcp": tcp })
 }
 
-fn send(plan: &Plan, number: u64, local: &mut Option<SocketAddr>) -> io::Result<()> {
+fn send(
+    plan: &Plan,
+    number: u64,
+    local: &mut Option<SocketAddr>,
+    tcp: &mut Option<Value>,
+) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(plan.to), Type::STREAM, None)?;
     if let Some(name) = &plan.congestion {
         let set = socket.set_tcp_congestion(name.as_bytes());
@@ -100,6 +106,7 @@ fn send(plan: &Plan, number: u64, local: &mut Option<SocketAddr>) -> io::Result<
         stream.set_write_timeout(Some(PATIENCE))?;
         verify(&mut stream, &mut incoming, region, &payload)?;
     }
+    *tcp = Some(info::of(&stream)?);
     // A close in order would go on sending what the socket still holds, into the next run.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))
 }
