@@ -1,4 +1,4 @@
-//! What the kernel reports of a TCP connection: its `TCP_INFO`.
+//! The `TCP_INFO` of a connection: the report of the kernel's TCP.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};

@@ -10,8 +10,8 @@
 //! RDMA Writes after it has verified each CRC, and answers their RDMA Reads. The source writes to
 //! this sink, or to the `sink` service of Heddle, in FPDUs that it has prepared once, so that it
 //! does hardly more than `send`. The flood sends forged packets to a server. Each side prints a line
-//! of JSON at its end, with what the kernel reports of each connection as `tcp`; SIGTERM ends sink and flood. Exit status: 0; 1 when a connection failed, which
-//! stderr reports; 2 for wrong usage.
+//! of JSON at its end, in which `tcp` is the kernel's report of a connection; SIGTERM ends sink and
+//! flood. Exit status: 0; 1 when a connection failed, which stderr reports; 2 for wrong usage.
 
 mod flood;
 mod fpdus;

@@ -12,6 +12,7 @@ use heddle_iwarp::ddp::DdpHeader;
 use heddle_iwarp::mpa::frame::Kind;
 use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest};
 use heddle_services::bench::hello::{self, Hello, Welcome};
+use heddle_services::bench::pattern;
 use heddle_types::Stag;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -113,9 +114,8 @@ fn serve(mut stream: &TcpStream, stag: Stag, bytes: &AtomicU64) -> io::Result<()
     stream.set_nodelay(true)?;
     let mut incoming = Incoming::default();
     let request = incoming.startup(Kind::Request, &mut stream)?;
-    let (region, data) = grant(&request, stag)?;
+    let (region, data, mut memory) = grant(&request, stag)?;
     stream.write_all(&startup(Kind::Reply, &data)?)?;
-    let mut memory = vec![0; region.len];
     let mut answers = Vec::new();
     loop {
         match incoming.more(&mut stream) {
@@ -147,9 +147,10 @@ fn serve(mut stream: &TcpStream, stag: Stag, bytes: &AtomicU64) -> io::Result<()
     }
 }
 
-/// Returns the region of a client, and the private data that grants it: by the protocol of
-/// `heddle bench` to a client that speaks it, and otherwise as the `sink` service does.
-fn grant(request: &[u8], stag: Stag) -> io::Result<(Region, Vec<u8>)> {
+/// Returns the region of a client, the private data that grants it, and its memory: by the protocol of
+/// `heddle bench` to a client that speaks it, which may read what it expects, and otherwise as the
+/// `sink` service does.
+fn grant(request: &[u8], stag: Stag) -> io::Result<(Region, Vec<u8>, Vec<u8>)> {
     let granted = |len| Region { stag, to: 0, len };
     let hello = match Hello::decode(request) {
         Ok(hello) => hello,
@@ -157,7 +158,7 @@ fn grant(request: &[u8], stag: Stag) -> io::Result<(Region, Vec<u8>)> {
             let region = granted(REGION);
             let data =
                 [&b"HSNK"[..], &stag.0.to_be_bytes(), &[0; 8], &(REGION as u64).to_be_bytes()];
-            return Ok((region, data.concat()));
+            return Ok((region, data.concat(), vec![0; REGION]));
         }
         Err(e) => return Err(wrong(e)),
     };
@@ -165,7 +166,12 @@ fn grant(request: &[u8], stag: Stag) -> io::Result<(Region, Vec<u8>)> {
     if len > MOST {
         return Err(wrong(format!("a client wants {len} bytes, more than {MOST}")));
     }
-    let region = granted(usize::try_from(len).map_err(wrong)?);
+    let mut memory = vec![0; usize::try_from(len).map_err(wrong)?];
+    let slot = usize::try_from(hello.size).map_err(wrong)?.max(1);
+    for (number, slot) in (0..).zip(memory.chunks_mut(slot)) {
+        pattern::fill(slot, hello.seed, number);
+    }
+    let region = granted(memory.len());
     let welcome = Welcome { window: 0, region: hello::Region { stag, to: 0, len } };
-    Ok((region, welcome.encode()))
+    Ok((region, welcome.encode(), memory))
 }
