@@ -126,6 +126,8 @@ impl ByteCounts {
     /// Bytes of a field, and of the option without fields.
     pub(crate) const FIELD: usize = 3;
     pub(crate) const HEAD: usize = 2;
+    /// Bytes of the longest option with its padding.
+    pub(crate) const MOST: u32 = 12;
 
     fn field(&self, at: usize) -> Option<u32> {
         self.fields.get(at).copied().filter(|_| at < usize::from(self.len))

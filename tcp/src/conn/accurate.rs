@@ -11,7 +11,8 @@
 //!
 //! The three bits AE, CWR and ECE, the field ACE, have the low bits of the count of marked packets in
 //! every segment but SYNs. An AccECN option on bare ACKs has the bytes that came with each codepoint,
-//! modulo 2^24. A segment with data or with SACK blocks has no room for it.
+//! modulo 2^24. So has a segment with data that is shorter than others, if there is news. A segment with
+//! SACK blocks, or with as much data as the MSS allows, has no room for it.
 //!
 //! The receiver acknowledges at once when marks begin and at every second mark. Where a burst brings
 //! several of these, the connection owes an ACK for each, sixteen at most, the later of which report
@@ -186,6 +187,13 @@ impl Accurate {
         let last = order.iter().rposition(|&n| self.changed[n]).unwrap_or(0);
         let fields = order.map(|n| self.bytes[n] & BYTES);
         ByteCounts { reversed, fields, len: u8::try_from(last + 1).unwrap_or(3) }
+    }
+
+    /// Returns true if marks have come since the last option, or bytes with a codepoint that no option
+    /// has reported yet.
+    fn has_news(&self) -> bool {
+        let unheard = |n: usize| self.changed[n] && self.told[n] == FIRST_COUNTS.fields[n];
+        self.bytes[CE] != self.told[CE] || unheard(ECT_0) || unheard(ECT_1)
     }
 
     /// Counts the payload of a segment. Returns true if an option has to go soon.
@@ -444,6 +452,21 @@ impl Connection {
     pub(super) fn new_counts(&mut self) -> Option<ByteCounts> {
         let a = &mut self.feedback().accurate;
         (a.bytes != a.told).then(|| a.tell())
+    }
+
+    /// Returns the option of a segment with new data, which has room for it: of the first, so that it
+    /// tests the path (section 3.2.3.2.1), and of one that has news.
+    #[inline(never)]
+    pub(super) fn counts_with_data(&mut self, tx: &TxSegment) -> Option<ByteCounts> {
+        let a = &mut self.feedback().accurate;
+        if tx.retransmit {
+            // The path may have dropped the first for its option.
+            None
+        } else if a.has_news() {
+            Some(a.tell())
+        } else {
+            (tx.pos == StreamPos::START).then(|| self.all_counts())
+        }
     }
 
     /// Returns the next acknowledgment that the connection owes. After them all a bare ACK goes that

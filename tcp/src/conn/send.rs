@@ -3,7 +3,7 @@
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending, Timed};
 use crate::stack::Train;
-use crate::{Flags, SendQueue, Timestamps, TxSegment};
+use crate::{ByteCounts, Flags, SendQueue, Timestamps, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
 /// The most bytes of payload in a train: an IPv4 packet has at most 65,535 bytes, headers included.
@@ -136,6 +136,9 @@ impl Connection {
         let mut tx = self.emit(now, from, len, end, fin);
         if self.hot.ecn.is_on() {
             self.hot.ecn.mark(&mut tx);
+            if self.hot.ecn.is_accurate() && len + ByteCounts::MOST <= self.hot.emss {
+                tx.counts = self.counts_with_data(&tx);
+            }
         }
         Some(tx)
     }
@@ -180,6 +183,7 @@ impl Connection {
         let plain = hot.pending == Pending::default()
             && hot.state == State::Established
             && first.sack == 0
+            && first.counts.is_none()
             && !first.retransmit
             && !hot.disorder
             && from == hot.snd_max;

@@ -77,12 +77,12 @@ impl Bench {
         self.c.stats().cwnd
     }
 
-    /// Queues a segment, and returns its text.
+    /// Queues a segment, and returns its text without the option that the first has.
     fn next_sent(&mut self) -> String {
         self.queue(100);
         let sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
-        sent[0].clone()
+        sent[0].trim_end_matches(" counts0 1,0,1").to_owned()
     }
 }
 
@@ -245,10 +245,10 @@ fn test_server_reads_the_third_segment_of_the_handshake() {
 #[test]
 fn test_client_reports_how_the_syn_ack_has_arrived() {
     for (arrived, first, later) in [
-        (0, ".W 0 ack 0 counts0 1,0,1", "P.EA 0+100 ack 0 ect"),
-        (1, ".EW 0 ack 0 counts0 1,0,1", "P.EA 0+100 ack 0 ect"),
-        (2, ".A 0 ack 0 counts0 1,0,1", "P.EA 0+100 ack 0 ect"),
-        (3, ".WA 0 ack 0 counts0 1,0,1", "P.WA 0+100 ack 0 ect"),
+        (0, ".W 0 ack 0 counts0 1,0,1", "P.EA 0+100 ack 0 ect counts0 1,0,1"),
+        (1, ".EW 0 ack 0 counts0 1,0,1", "P.EA 0+100 ack 0 ect counts0 1,0,1"),
+        (2, ".A 0 ack 0 counts0 1,0,1", "P.EA 0+100 ack 0 ect counts0 1,0,1"),
+        (3, ".WA 0 ack 0 counts0 1,0,1", "P.WA 0+100 ack 0 ect counts0 1,0,1"),
     ] {
         let mut b = Bench::connecting(&with_ecn(Ecn::Accurate));
         b.sent();
@@ -342,7 +342,8 @@ fn test_option_goes_although_data_carry_the_acks() {
     let mut b = agreed(&ConnConfig { recv_window: 60_000, ..with_ecn(Ecn::Accurate) });
     b.came(0, 1000, Codepoint::CE);
     b.queue(100);
-    assert_eq!(b.sent(), [".WA 0 ack 1000 counts0 1,1000", "P.WA 0+100 ack 1000 ect"]);
+    let first = [".WA 0 ack 1000 counts0 1,1000", "P.WA 0+100 ack 1000 ect counts0 1,1000,1"];
+    assert_eq!(b.sent(), first);
     let mut options = 0;
     for n in 0..1100 {
         b.came(1000 + 1000 * n, 1000, Codepoint::ECT_0);
@@ -353,7 +354,47 @@ fn test_option_goes_although_data_carry_the_acks() {
         b.count_of(end, 5, None);
         b.sent();
     }
-    assert_eq!(options, 1);
+    assert_eq!(options, 2, "the first bytes with ECT(0), and a mebibyte");
+}
+
+/// Sections 3.2.3.2.1 and 3.2.3.3: short segments with data have the option if they are the first, or if
+/// there is news: marks, and the first bytes of a codepoint. Full segments have no room.
+#[test]
+fn test_first_data_and_news_take_the_option_along() {
+    let mut b = agreed(&with_ecn(Ecn::Accurate));
+    b.queue(100);
+    assert_eq!(b.sent(), ["P.EA 0+100 ack 0 ect counts0 1,0,1"], "the first");
+    b.came(0, 100, Codepoint::ECT_0);
+    b.queue(1000);
+    assert_eq!(b.sent(), ["P.EA 100+1000 ack 100 ect"], "a full segment");
+    b.queue(989);
+    assert_eq!(b.sent(), ["P.EA 1100+989 ack 100 ect"], "11 bytes of room");
+    b.queue(988);
+    assert_eq!(b.sent(), ["P.EA 2089+988 ack 100 ect counts0 101"], "12 bytes of room");
+    b.count_of(3077, 5, None);
+    b.came(100, 100, Codepoint::ECT_0);
+    assert_eq!(b.next_sent(), "P.EA 3077+100 ack 200 ect", "no news");
+    b.came(200, 100, Codepoint::ECT_1);
+    assert_eq!(b.next_sent(), "P.EA 3177+100 ack 300 ect counts0 201,0,101");
+    // Marks draw a bare ACK at once, which has told them before the data go.
+    b.came(300, 100, Codepoint::CE);
+    b.queue(100);
+    let sent = b.sent();
+    assert_eq!(sent, [".WA 3277 ack 400 counts0 201,100,101", "P.WA 3277+100 ack 400 ect"]);
+}
+
+/// Section 3.2.3.2.2: the path may have dropped a segment for its option, so it goes again without.
+#[test]
+fn test_repeated_data_go_without_option() {
+    let mut b = agreed(&with_ecn(Ecn::Accurate));
+    b.queue(100);
+    assert_eq!(b.sent(), ["P.EA 0+100 ack 0 ect counts0 1,0,1"]);
+    b.came(0, 100, Codepoint::ECT_0);
+    b.sent();
+    let sent = b.wait(Duration::from_secs(2));
+    let again: Vec<_> = sent.iter().filter(|(_, s)| s.contains(" 0+100 ")).collect();
+    assert!(again.len() > 1, "{sent:?}");
+    assert!(again.iter().all(|(_, s)| !s.contains("counts")), "{sent:?}");
 }
 
 /// Section 3.2.2.5.2: what an option or the length of an acknowledgment shows about rounds of the
