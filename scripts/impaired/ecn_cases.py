@@ -217,8 +217,8 @@ def retried(found):
 
 
 def few_options(found):
-    """Linux reports by the field ACE alone. Heddle assumes that an ACK of eight packets and more hides
-    a round of the field, as RFC 9768 has it, unless such ACKs are usual."""
+    """Linux reports by the field ACE alone. Heddle assumes that an ACK of eight packets and more
+    hides a round of the field, as RFC 9768 has it, unless such ACKs are usual."""
     negotiated(found)
     true("an option of Linux's",
          not found.theirs.data_options and not found.theirs.bare_options)
@@ -250,7 +250,7 @@ CASES = [
     Case("DCTCP", queue_short, BOTH, cc="dctcp", linux_cc="dctcp", client="mark=30K"),
     Case("no option of Linux's", few_options, BOTH, option=0, client=MARK),
     Case("sparing options of Linux's", counts, BOTH, option=1, client=MARK),
-    # What either end asks for, and what the other grants.
+    # The feedback that either end asks for, and that the other grants.
     *(Case(f"tcp_ecn = {n}", agreed(got, ASKS, answer), CLIENT_HEDDLE, tcp_ecn=n)
       for n, got, answer in ((0, NONE, 0), (1, CLASSIC, 1), (2, CLASSIC, 1), (4, ACCURATE, 2),
                              (5, ACCURATE, 2))),
