@@ -30,8 +30,8 @@ OPTIONS = (172, 174)
 
 @dataclass
 class End:
-    """The frames of one end: SYNs as they went, the field ACE of its first bare ACK, codepoints of its
-    segments with data and of its bare ACKs, options by (kind, length) of either."""
+    """The frames of one end: SYNs as they went, the field ACE of its first bare ACK, codepoints of
+    its segments with data and of its bare ACKs, options by (kind, length) of either."""
     syns: list = field(default_factory=list)
     first_ack: int | None = None
     data: Counter = field(default_factory=Counter)
@@ -202,8 +202,8 @@ def summary(found):
     acks = found.ours if found.way != "send" else found.theirs
     return (f"{sum(data.data.values())} segments, {found.sender()['marked']} marked; Heddle: "
             f"{found.heddle['ce_segments']} came, {found.heddle['ce_reported']} reported; Linux: "
-            f"{found.linux['received_ce']} came, {found.linux['delivered_ce']} reported; options on "
-            f"{sum(data.data_options.values())} segments with data, "
+            f"{found.linux['received_ce']} came, {found.linux['delivered_ce']} reported; options "
+            f"on {sum(data.data_options.values())} segments with data, "
             f"{sum(acks.bare_options.values())} of {sum(acks.bare.values())} ACKs")
 
 

@@ -1,4 +1,4 @@
-"""The cases of interop-ecn: settings of both hosts and of the wire, and what has to come of them."""
+"""The cases of interop-ecn: settings of both hosts and of the wire, and checks of the outcome."""
 
 import re
 from dataclasses import dataclass
@@ -115,8 +115,8 @@ def counts(found, **handshake_of):
 
 def believed(found, came):
     """Checks that Linux has added up Heddle's reports. After an option in which two counters have
-    changed, Linux does not believe the next, and assumes that an ACK of eight packets and more hides
-    a round of the field ACE (docs/differences.md): so it may count eights too many."""
+    changed, Linux does not believe the next, and assumes that an ACK of eight packets and more
+    hides a round of the field ACE (docs/differences.md): so it may count eights too many."""
     more = found.linux["delivered_ce"] - came
     true(f"marks that Heddle has reported: {found.linux['delivered_ce']}, not {came}",
          more >= 0 and more % 8 == 0 and (came or not more))
@@ -163,9 +163,9 @@ def agreed(want, asks, answer):
 
 
 def syn_changed(codepoint, of_client):
-    """Returns a check of a path that gives the SYN, or the SYN-ACK, another codepoint: the other end
-    reports it, and the sender of that segment sends its data without ECT. Linux looks at the report
-    of its SYN only if the SYN-ACK has CE, so it sends with ECT all the same."""
+    """Returns a check of a path that gives the SYN, or the SYN-ACK, another codepoint: the other
+    end reports it, and the sender of that segment sends its data without ECT. Linux looks at the
+    report of its SYN only if the SYN-ACK has CE, so it sends with ECT all the same."""
     def check(found):
         wire = found.client if of_client else found.server
         true("no SYN changed", wire["syns_changed"] >= 1)
