@@ -32,15 +32,15 @@ const OPTIONS: usize = 5;
 const HAS_ECN: u8 = 0x08;
 const SAW_ECT: u8 = 0x10;
 /// Room for what kernels to come may add.
-const ROOM: usize = 1024;
+const ROOM: u16 = 1024;
 
 /// Returns what the kernel reports of a connection. A kernel that lacks a field leaves it out.
 ///
 /// # Errors
 /// Fails if the socket is of another kind.
 pub(crate) fn of(socket: &impl AsFd) -> io::Result<Value> {
-    let mut bytes = [0u8; ROOM];
-    let mut len: libc::socklen_t = ROOM as libc::socklen_t;
+    let mut bytes = [0u8; ROOM as usize];
+    let mut len = libc::socklen_t::from(ROOM);
     // SAFETY: the descriptor is borrowed for the call; the pointers are those of the array and of the
     // number of its bytes, and the kernel writes no more than so many.
     let failed = unsafe {
@@ -55,8 +55,8 @@ pub(crate) fn of(socket: &impl AsFd) -> io::Result<Value> {
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    let len = usize::try_from(len).unwrap_or(ROOM).min(ROOM);
-    Ok(read(&bytes[..len]))
+    let len = usize::try_from(len).unwrap_or(0);
+    Ok(read(bytes.get(..len).unwrap_or(&bytes)))
 }
 
 /// Reads the fields of a `struct tcp_info`.
