@@ -116,10 +116,13 @@ def counts(found, **handshake_of):
 def believed(found, came):
     """Checks that Linux has added up Heddle's reports. After an option in which two counters have
     changed, Linux does not believe the next, and assumes that an ACK of eight packets and more
-    hides a round of the field ACE (docs/differences.md): so it may count eights too many."""
-    more = found.linux["delivered_ce"] - came
-    true(f"marks that Heddle has reported: {found.linux['delivered_ce']}, not {came}",
-         more >= 0 and more % 8 == 0 and (came or not more))
+    hides a round of the field ACE (docs/differences.md): so it may count eights too many. Two marks
+    on its last ACKs may be without a report: only the third draws one."""
+    known = found.linux["delivered_ce"]
+    unreported = min((came - known) % 8, came) if found.way == "receive" else 0
+    more = known + unreported - came
+    true(f"marks that Heddle has reported: {known}, not {came}",
+         unreported <= 2 and more >= 0 and more % 8 == 0 and (came or not more))
 
 
 def marked(found):
@@ -244,7 +247,8 @@ CASES = [
     Case("no marks", unmarked),
     Case("2 % of data marked", marked, BOTH, client=MARK),
     Case("2 % of data marked", marked, ("read",), server=MARK),
-    Case("30 % of data marked", marked, BOTH, client="ce=30%"),
+    # Linux ignores reports without progress, which eight marks on its ACKs can need.
+    Case("30 % of data marked", marked, CLIENT_HEDDLE, client="ce=30%"),
     Case("both directions marked", counts, client=MARK, server=MARK),
     Case("1 % lost, 2 % marked", lossy, BOTH, client="loss=1%,ce=2%"),
     Case("DCTCP", queue_short, BOTH, cc="dctcp", linux_cc="dctcp", client="mark=30K"),
