@@ -43,9 +43,21 @@ impl ListenAt {
         [ListenAt::One(ip), family, ListenAt::All]
     }
 
+    /// Returns the rank of this place among those at which a listener for connections to `ip` may be
+    /// ([`places`](ListenAt::places)), the most specific first; `None` if it is none of them.
+    #[inline]
+    pub fn rank(self, ip: IpAddr) -> Option<usize> {
+        match self {
+            ListenAt::One(own) => (own == ip).then_some(0),
+            ListenAt::Ipv4 => ip.is_ipv4().then_some(1),
+            ListenAt::Ipv6 => ip.is_ipv6().then_some(1),
+            ListenAt::All => Some(2),
+        }
+    }
+
     /// Returns true if `ip` is among the addresses.
     pub fn takes(self, ip: IpAddr) -> bool {
-        ListenAt::places(ip).contains(&self)
+        self.rank(ip).is_some()
     }
 
     /// Returns true if any address is among both.

@@ -412,18 +412,17 @@ fn scale_of(cfg: &ConnConfig) -> u8 {
 
 /// Returns the largest shift count with which the window field expresses no more than `window`.
 fn shift_up_to(window: u32) -> u8 {
-    let mut shift = 0;
-    while shift < MAX_SHIFT && u32::from(u16::MAX) << (shift + 1) <= window {
-        shift += 1;
-    }
-    shift
+    let units = window / u32::from(u16::MAX);
+    narrow(units.checked_ilog2().unwrap_or(0))
 }
 
 /// Returns the least shift count with which `window` fits the window field.
 fn shift_for(window: u32) -> u8 {
-    let mut shift = 0;
-    while shift < MAX_SHIFT && window >> shift > u32::from(u16::MAX) {
-        shift += 1;
-    }
-    shift
+    let bits = u32::BITS - window.leading_zeros();
+    narrow(bits.saturating_sub(u16::BITS))
+}
+
+/// Returns a shift count as the option can say it.
+fn narrow(shift: u32) -> u8 {
+    u8::try_from(shift).unwrap_or(MAX_SHIFT).min(MAX_SHIFT)
 }

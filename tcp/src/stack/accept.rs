@@ -15,15 +15,18 @@ use heddle_base::{Instant, StreamPos};
 use heddle_types::TcpTerms;
 
 use super::Stack;
+use super::addressing::Hop;
 use super::config::SynCookies;
 use super::control::Control;
-use super::cookie::{Kept, stamp};
+use super::cookie::{Hashed, Kept, stamp};
 use super::counters::DropReason;
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, TxBody, TxFrame};
 use super::half_open::{HalfOpen, Stage};
+use super::ids::Marks;
 use super::input::Arrival;
 use super::limit::Rate;
+use super::listen::Found;
 use super::neighbor::LinkAddr;
 use super::open::over_ipv6;
 use super::slab::NextHop;
@@ -55,25 +58,29 @@ struct Begun {
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Takes a SYN at a listener. If it takes the place of a connection in TIME-WAIT, our sequence
-    /// numbers begin beyond `beyond`.
+    /// Takes a SYN at the listener `found`. If it takes the place of a connection in TIME-WAIT, our
+    /// sequence numbers begin beyond `beyond`.
     pub(super) fn answer_syn(
         &mut self,
         now: Instant,
         arrival: &Arrival,
+        found: &Found,
         beyond: Option<SeqNumber>,
     ) -> Result<(), DropReason> {
         let (src, vid) = (arrival.src, arrival.ethernet.vid);
-        let site = self.site_of(&arrival.flow);
-        let free = self.free_conns();
-        let listener = self.listeners.find(arrival.dst, arrival.tcp.dst_port);
-        let Some(listener) = listener else { return Err(DropReason::RxNoConnection) };
-        if listener.backlog == 0 {
+        let Found { id, port, tcp, backlog, half_open, oldest } = *found;
+        if backlog == 0 {
             return Err(DropReason::ListenOverflow);
         }
-        let (id, port, tcp) = (listener.id, listener.port, listener.tcp);
-        let crowded = listener.half_open.len() >= listener.backlog;
-        let oldest = listener.half_open.first().filter(|_| crowded);
+        let hop = self.cfg.net.route_on(vid, src);
+        let site = match hop {
+            // A host of the link counts by its address.
+            Some(hop) if hop.next == src => LinkAddr::new(vid, src),
+            _ => self.site_of(&arrival.flow),
+        };
+        let free = self.free_conns();
+        let crowded = half_open >= backlog;
+        let oldest = oldest.filter(|_| crowded);
         let (mut cookie, may) = match (beyond, self.cfg.syn_cookies) {
             (Some(_), _) | (None, SynCookies::Off) => (false, false),
             (None, SynCookies::Auto) => (crowded || self.half_opens.is_full(), true),
@@ -83,7 +90,7 @@ impl<S: SendQueue + Default> Stack<S> {
             self.refuse(now, arrival);
             return Err(DropReason::PeerConnsLimited);
         }
-        if !cookie && !self.peers.may_open(id, listener.backlog, site) {
+        if !cookie && !self.peers.may_open(id, backlog, site) {
             if !may {
                 return Err(DropReason::PeerHalfOpenLimited);
             }
@@ -93,9 +100,9 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::ConnsFull);
         }
         if cookie {
-            return self.answer_with_cookie(now, arrival, (site, tcp));
+            return self.answer_with_cookie(now, arrival, hop, (site, tcp));
         }
-        if self.cfg.net.route_on(vid, src).is_none() {
+        if hop.is_none() {
             return Err(DropReason::SynNoNeighbor);
         }
         if !self.may_answer_first(now, site) {
@@ -126,19 +133,30 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         arrival: &Arrival,
+        hop: Option<Hop>,
         (site, tcp): (LinkAddr, TcpTerms),
     ) -> Result<(), DropReason> {
         let (flow, syn) = (&arrival.flow, &arrival.tcp.segment);
-        let station = self.station_now(now, flow, arrival.ethernet.src);
-        let station = station.ok_or(DropReason::SynNoNeighbor)?;
+        let hop = hop.ok_or(DropReason::SynNoNeighbor)?;
+        let direct = (hop.next == arrival.src).then_some(arrival.ethernet.src);
+        let way = self.way_by(now, hop, direct);
+        let station = self.station_of(way).ok_or(DropReason::SynNoNeighbor)?;
         if !self.may_answer_first(now, site) {
             return Err(DropReason::SynAcksLimited);
         }
-        let cfg = self.settings(flow, tcp);
-        let Kept { syn: kept, iss } = self.cookies.make(now, &cfg, flow, syn);
-        let clock = stamp(&cfg, syn, self.clock_of(now, flow, &kept));
-        let seg = syn_ack(&cfg, &kept, iss, clock, SynAcks::default());
-        if self.push_handshake(flow, station, &seg) {
+        let own;
+        let cfg = if tcp == TcpTerms::default() && !flow.is_ipv6() {
+            &self.cfg.conn
+        } else {
+            own = self.settings(flow, tcp);
+            &own
+        };
+        let hashed = Hashed { key: flow, hash: arrival.hash };
+        let Kept { syn: kept, iss } = self.cookies.make(now, cfg, hashed, syn);
+        let marks = self.ids.marks_of(arrival.hash, flow.vid());
+        let clock = stamp(cfg, syn, clock_of(now, marks, &kept));
+        let seg = syn_ack(cfg, &kept, iss, clock, SynAcks::default());
+        if self.push_handshake(flow, marks, station, &seg) {
             self.counters.syn_cookies_sent += 1;
             self.counters.tx_syn_acks += 1;
         }
@@ -157,16 +175,16 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         arrival: &Arrival,
+        &Found { id: listener, tcp, .. }: &Found,
         out: &mut FrameOutcome,
     ) -> Option<Result<(), DropReason>> {
         if !self.cookies.are_out(now) {
             return None;
         }
         let seg = &arrival.tcp.segment;
-        let found = self.listeners.find(arrival.dst, arrival.tcp.dst_port)?;
-        let (listener, tcp) = (found.id, found.tcp);
         let cfg = self.settings(&arrival.flow, tcp);
-        let Some(kept) = self.cookies.check(now, &cfg, &arrival.flow, seg) else {
+        let hashed = Hashed { key: &arrival.flow, hash: arrival.hash };
+        let Some(kept) = self.cookies.check(now, &cfg, hashed, seg) else {
             // Where the ACK of a handshake and the first data were lost, later data come alone. They
             // prove nothing, but the first data, sent again, will.
             if seg.len > 0 {
@@ -316,7 +334,7 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         self.first_answers.give_back(site);
         let cfg = self.settings(&flow, tcp);
-        let offset = self.ids.ts_offset(&flow);
+        let offset = self.ids.marks_of(arrival.hash, flow.vid()).ts_offset;
         let conn = Connection::accept_answered(&cfg, now, iss, offset, syn, answered);
         let Some(id) = self.open(now, flow, next_hop, conn, iss, Some(listener)) else {
             self.peers.gone(listener, site, false);
@@ -363,7 +381,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let h = h.clone();
         let seg = self.syn_ack_of(now, &h);
         if let Some(station) = self.station_now(now, &h.flow, h.station)
-            && self.push_handshake(&h.flow, station, &seg)
+            && self.push_handshake(&h.flow, self.ids.marks(&h.flow), station, &seg)
         {
             self.counters.tx_syn_acks += 1;
         }
@@ -377,7 +395,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let Some(h) = self.half_opens.get(index).cloned() else { return };
         let seg = self.after_syn_ack(now, &h, Flags::ACK);
         if let Some(station) = self.station_now(now, &h.flow, h.station) {
-            self.push_handshake(&h.flow, station, &seg);
+            self.push_handshake(&h.flow, self.ids.marks(&h.flow), station, &seg);
         }
     }
 
@@ -509,7 +527,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 self.counters.tx_segments += 1;
                 self.syn_ack_of(now, &h)
             };
-            let template = self.template_of(&h.flow);
+            let template = self.template_of(&h.flow, self.ids.marks(&h.flow));
             let none = SackBlocks::default();
             template.fill(station, &seg, &none, TxBody::None, self.offloads, frame);
             return true;
@@ -537,7 +555,7 @@ impl<S: SendQueue + Default> Stack<S> {
     fn syn_ack_of(&self, now: Instant, h: &HalfOpen) -> TxSegment {
         let cfg = self.settings(&h.flow, h.tcp);
         let before = SynAcks { expired: h.retries, repeated: h.repeated };
-        syn_ack(&cfg, &h.syn, h.iss, self.clock_of(now, &h.flow, &h.syn), before)
+        syn_ack(&cfg, &h.syn, h.iss, clock_of(now, self.ids.marks(&h.flow), &h.syn), before)
     }
 
     /// Returns a segment with `flags` that comes after the SYN-ACK.
@@ -556,24 +574,19 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Returns our timestamp clock for a flow; 0 if its SYN has no timestamp.
-    fn clock_of(&self, now: Instant, flow: &FlowKey, syn: &Segment) -> u32 {
-        if syn.timestamps.is_none() {
-            return 0;
-        }
-        // The clock of the connection, which wraps around.
-        let [a, b, c, d, ..] = now.as_millis().to_le_bytes();
-        self.ids.ts_offset(flow).wrapping_add(u32::from_le_bytes([a, b, c, d]))
-    }
-
-    fn template_of(&self, flow: &FlowKey) -> HeaderTemplate {
-        let label = if flow.is_ipv6() { self.ids.flow_label(flow) } else { 0 };
-        HeaderTemplate::new(Common::of(&self.cfg, flow.vid()), flow, label)
+    fn template_of(&self, flow: &FlowKey, marks: Marks) -> HeaderTemplate {
+        HeaderTemplate::new(Common::of(&self.cfg, flow.vid()), flow, marks.label)
     }
 
     /// Queues a segment of a handshake. Returns false when too many wait.
-    fn push_handshake(&mut self, flow: &FlowKey, to: MacAddr, seg: &TxSegment) -> bool {
-        let template = self.template_of(flow);
+    fn push_handshake(
+        &mut self,
+        flow: &FlowKey,
+        marks: Marks,
+        to: MacAddr,
+        seg: &TxSegment,
+    ) -> bool {
+        let template = self.template_of(flow, marks);
         let none = SackBlocks::default();
         let frame = template.frame(to, seg, &none, TxBody::None, self.offloads);
         let fits = self.push_control(Control::Handshake, frame);
@@ -584,7 +597,12 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Returns the station through which an answer reaches the peer of `flow`, whose segment came
     /// from `station`, if it is known now. If not, the stack has asked for it.
     fn station_now(&mut self, now: Instant, flow: &FlowKey, station: MacAddr) -> Option<MacAddr> {
-        match self.way_to(now, flow, station)? {
+        let way = self.way_to(now, flow, station);
+        self.station_of(way)
+    }
+
+    fn station_of(&mut self, way: Option<Way>) -> Option<MacAddr> {
+        match way? {
             Way::Station(station) => Some(station),
             Way::Waits(n) => {
                 self.neighbors.release(n);
@@ -596,8 +614,13 @@ impl<S: SendQueue + Default> Stack<S> {
     fn way_to(&mut self, now: Instant, flow: &FlowKey, station: MacAddr) -> Option<Way> {
         let (src, vid) = (flow.remote().ip(), flow.vid());
         let hop = self.cfg.net.route_on(vid, src)?;
-        let n = if hop.next == src && !self.cfg.net.is_inside() {
-            match self.neighbors.acquire_known(LinkAddr::new(vid, src)) {
+        self.way_by(now, hop, (hop.next == src).then_some(station))
+    }
+
+    /// Returns the way over `hop` for an answer to `station`, if that is a station of the link.
+    fn way_by(&mut self, now: Instant, hop: Hop, station: Option<MacAddr>) -> Option<Way> {
+        let n = if let Some(station) = station.filter(|_| !self.cfg.net.is_inside()) {
+            match self.neighbors.acquire_known(LinkAddr::new(hop.vid, hop.next)) {
                 Some(n) => n,
                 None => return Some(Way::Station(station)),
             }
@@ -623,4 +646,14 @@ impl<S: SendQueue + Default> Stack<S> {
         let cfg = if flow.is_ipv6() { over_ipv6(&self.cfg, flow.vid()) } else { self.cfg.conn };
         cfg.with_terms(tcp)
     }
+}
+
+/// Returns our timestamp clock for a flow of these marks; 0 if its SYN has no timestamp.
+fn clock_of(now: Instant, marks: Marks, syn: &Segment) -> u32 {
+    if syn.timestamps.is_none() {
+        return 0;
+    }
+    // The clock of the connection, which wraps around.
+    let [a, b, c, d, ..] = now.as_millis().to_le_bytes();
+    marks.ts_offset.wrapping_add(u32::from_le_bytes([a, b, c, d]))
 }

@@ -14,18 +14,18 @@
 //! ```
 //!
 //! The tag is a keyed hash of the addresses and ports, the VLAN, the peer's initial number and all of
-//! these options. Its key changes with each slot of time, and the low bit of the slot's number tells which
-//! of two keys it was: a cookie is good for one slot at least and two at most. A host that has not
-//! seen the SYN-ACK guesses right once in 2^28 segments. All workers of a port derive the same keys.
-//! Only the tag says whether ECN is accurate: where the SYN asked for ECN, the stack tries both, and a
-//! guess is right once in 2^27 segments.
+//! these options. For addresses and ports, the tag takes their own keyed hash of 64 bits, which the
+//! stack has at hand. The key of the tag changes with each slot of time, and the low bit of the slot's
+//! number tells which of two keys it was: a cookie is good for one slot at least and two at most. A
+//! host that has not seen the SYN-ACK guesses right once in 2^28 segments. All workers of a port derive
+//! the same keys. Only the tag says whether ECN is accurate: where the SYN asked for ECN, the stack
+//! tries both, and a guess is right once in 2^27 segments.
 
 use core::time::Duration;
 
 use heddle_base::Instant;
-use siphasher::sip::SipHasher13;
 
-use super::flow::FlowKey;
+use super::flow::{FlowKey, keyed};
 use crate::conn::Wish;
 use crate::{ConnConfig, Flags, Segment, SeqNumber, Timestamps};
 
@@ -64,6 +64,14 @@ pub(super) struct Kept {
     pub(super) iss: SeqNumber,
 }
 
+/// A flow, and the keyed hash of its addresses and ports, which the stack has computed to look for a
+/// connection. The tag takes the hash in their place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hashed<'a> {
+    pub(super) key: &'a FlowKey,
+    pub(super) hash: u64,
+}
+
 /// The keys of the slots, and the time of the last cookie.
 pub(super) struct Cookies {
     master: [u8; 16],
@@ -90,14 +98,14 @@ impl Cookies {
         &mut self,
         now: Instant,
         cfg: &ConnConfig,
-        flow: &FlowKey,
+        flow: Hashed<'_>,
         syn: &Segment,
     ) -> Kept {
         self.turn_to(now);
         self.last = Some(now);
         let options = options_of(cfg, syn);
         let mss = syn.mss.unwrap_or(cfg.default_peer_mss);
-        let n = table(flow).iter().rposition(|&m| m <= mss).unwrap_or(0);
+        let n = table(flow.key).iter().rposition(|&m| m <= mss).unwrap_or(0);
         // The tables have eight entries.
         let n = u32::try_from(n).unwrap_or(0);
         let parity = low32(self.slot & 1);
@@ -105,7 +113,7 @@ impl Cookies {
         let iss = SeqNumber(parity << 31 | n << MSS_SHIFT | tag);
         let timestamps = syn.timestamps.filter(|_| options & STAMPED != 0);
         // The SYN-ACK reports how the SYN has arrived.
-        let kept = Segment { ecn: syn.ecn, ..kept_syn(flow, syn.seq, n, options, timestamps) };
+        let kept = Segment { ecn: syn.ecn, ..kept_syn(flow.key, syn.seq, n, options, timestamps) };
         Kept { syn: kept, iss }
     }
 
@@ -115,7 +123,7 @@ impl Cookies {
         &mut self,
         now: Instant,
         cfg: &ConnConfig,
-        flow: &FlowKey,
+        flow: Hashed<'_>,
         seg: &Segment,
     ) -> Option<Kept> {
         self.turn_to(now);
@@ -130,7 +138,7 @@ impl Cookies {
         let options = both.find(|&o| self.tag(slot, flow, seq, n, o) == iss.0 & TAG)?;
         // The next segments of the peer are no older than this one.
         let timestamps = timestamps.map(|ts| Timestamps { val: ts.val, ecr: 0 });
-        Some(Kept { syn: kept_syn(flow, seq, n, options, timestamps), iss })
+        Some(Kept { syn: kept_syn(flow.key, seq, n, options, timestamps), iss })
     }
 
     fn turn_to(&mut self, now: Instant) {
@@ -144,24 +152,19 @@ impl Cookies {
     }
 
     fn key(&self, slot: u64) -> [u8; 16] {
-        let half = |n: u64| {
-            let mut b = [0; 16];
-            b[..8].copy_from_slice(&slot.to_le_bytes());
-            b[8..].copy_from_slice(&n.to_le_bytes());
-            SipHasher13::new_with_key(&self.master).hash(&b).to_le_bytes()
-        };
+        let half = |n: u64| keyed(&self.master, [slot, n]).to_le_bytes();
         let mut key = [0; 16];
         key[..8].copy_from_slice(&half(0));
         key[8..].copy_from_slice(&half(1));
         key
     }
 
-    fn tag(&self, slot: u64, flow: &FlowKey, seq: SeqNumber, mss: u32, options: u32) -> u32 {
+    fn tag(&self, slot: u64, flow: Hashed<'_>, seq: SeqNumber, mss: u32, options: u32) -> u32 {
         // A cookie is good on the link of its SYN alone: hosts of two VLANs may have the same
         // link-local addresses.
-        let said = u64::from(u32::from(flow.vid().get()) << 16 | mss << 8 | options) << 32;
-        let said = said | u64::from(seq.0);
-        low32(flow.hash_with(&self.keys[usize::from(slot & 1 == 1)], said)) & TAG
+        let vid = u32::from(flow.key.vid().get());
+        let said = u64::from(vid << 16 | mss << 8 | options) << 32 | u64::from(seq.0);
+        low32(keyed(&self.keys[usize::from(slot & 1 == 1)], [flow.hash, said])) & TAG
     }
 }
 

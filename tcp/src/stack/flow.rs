@@ -106,28 +106,6 @@ impl FlowKey {
         }
     }
 
-    /// Returns a hash of the key and of `more` that no host without `key` can compute.
-    pub(super) fn hash_with(&self, key: &[u8; 16], more: u64) -> u64 {
-        match *self {
-            FlowKey::V4 { addrs, ports, .. } => {
-                let mut b = [0; 20];
-                b[..8].copy_from_slice(&addrs.to_le_bytes());
-                b[8..16].copy_from_slice(&more.to_le_bytes());
-                b[16..].copy_from_slice(&ports.to_le_bytes());
-                SipHasher13::new_with_key(key).hash(&b)
-            }
-            FlowKey::V6 { local, remote, ports, .. } => {
-                let mut b = [0; 44];
-                let words = [local[0], local[1], remote[0], remote[1], more];
-                for (b, word) in b.chunks_exact_mut(8).zip(words) {
-                    b.copy_from_slice(&word.to_le_bytes());
-                }
-                b[40..].copy_from_slice(&ports.to_le_bytes());
-                SipHasher13::new_with_key(key).hash(&b)
-            }
-        }
-    }
-
     /// Returns a hash that no host without `key` can compute. The VLAN is no part of it: few VLANs
     /// have connections between the same addresses and ports.
     #[inline]
@@ -152,8 +130,17 @@ impl FlowKey {
     }
 }
 
+/// Returns a hash of `words` that no host without `key` can compute.
+#[inline]
+pub(super) fn keyed(key: &[u8; 16], words: [u64; 2]) -> u64 {
+    let mut b = [0; 16];
+    b[..8].copy_from_slice(&words[0].to_le_bytes());
+    b[8..].copy_from_slice(&words[1].to_le_bytes());
+    SipHasher13::new_with_key(key).hash(&b)
+}
+
 /// Returns an address as two numbers, the network's half first.
-fn halves(ip: Ipv6Addr) -> [u64; 2] {
+pub(super) fn halves(ip: Ipv6Addr) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = ip.octets();
     [u64::from_be_bytes([a, b, c, d, e, f, g, h]), u64::from_be_bytes([i, j, k, l, m, n, o, p])]
 }

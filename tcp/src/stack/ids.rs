@@ -5,8 +5,9 @@ use core::time::Duration;
 use heddle_base::{Instant, Random, Seed};
 use siphasher::sip::SipHasher13;
 
-use super::flow::FlowKey;
+use super::flow::{FlowKey, keyed};
 use crate::SeqNumber;
+use crate::wire::Vid;
 
 /// The first port that [`Ids::ports`] returns (the dynamic ports of RFC 6335 section 6).
 pub(super) const FIRST_EPHEMERAL: u16 = 49_152;
@@ -20,13 +21,23 @@ pub(super) struct Ids {
     pub(super) flow: [u8; 16],
     pub(super) neighbor: [u8; 16],
     isn: [u8; 16],
-    timestamp: [u8; 16],
+    marks: [u8; 16],
     port: [u8; 16],
     port_counter: [u8; 16],
-    label: [u8; 16],
     pub(super) peer: [u8; 16],
     pub(super) cookie: [u8; 16],
     counters: [u16; COUNTERS],
+}
+
+/// Numbers that the segments of a connection carry. The same pair of hosts and ports of a VLAN always
+/// has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// The offset of our timestamp clock (RFC 7323 section 7.1): the clock never runs back between
+    /// incarnations.
+    pub(super) ts_offset: u32,
+    /// The flow label over IPv6 (RFC 6437 section 3), never 0.
+    pub(super) label: u32,
 }
 
 /// Ports to try for a new connection, in order (RFC 6056 section 3.3.4, double-hash selection).
@@ -57,11 +68,10 @@ impl Ids {
             flow: key(),
             neighbor: key(),
             isn: key(),
-            timestamp: key(),
+            marks: key(),
             port: key(),
             port_counter: key(),
             peer: key(),
-            label: key(),
             cookie: key(),
             counters: [0; COUNTERS],
         }
@@ -70,20 +80,25 @@ impl Ids {
     /// Returns the initial sequence number (RFC 6528 section 3): a clock that ticks every 4
     /// microseconds plus a keyed hash of the connection.
     pub(super) fn isn(&self, now: Instant, flow: &FlowKey) -> SeqNumber {
-        SeqNumber(low32(now.as_nanos() / 4000).wrapping_add(low32(on_link(flow, &self.isn))))
+        // Between hosts of the same link-local addresses, a number in one VLAN says nothing about
+        // those in another.
+        let hash = keyed(&self.isn, [flow.hash(&self.flow), flow.vid().get().into()]);
+        SeqNumber(low32(now.as_nanos() / 4000).wrapping_add(low32(hash)))
     }
 
-    /// Returns the offset of our timestamp clock for this connection (RFC 7323 section 7.1). The
-    /// same pair of hosts and ports always gets the same offset, so the clock never runs back
-    /// between incarnations.
-    pub(super) fn ts_offset(&self, flow: &FlowKey) -> u32 {
-        low32(on_link(flow, &self.timestamp))
+    /// Returns the marks of this connection's segments.
+    pub(super) fn marks(&self, flow: &FlowKey) -> Marks {
+        self.marks_of(flow.hash(&self.flow), flow.vid())
     }
 
-    /// Returns the flow label of a connection over IPv6 (RFC 6437 section 3): always the same for
-    /// the same connection, and never 0.
-    pub(super) fn flow_label(&self, flow: &FlowKey) -> u32 {
-        (low32(flow.hash(&self.label)) & 0xf_ffff).max(1)
+    /// Returns the marks of the connection in the VLAN `vid` whose flow has this hash. The hash stands
+    /// for addresses and ports: two flows of one hash are as rare as two connections of one key.
+    #[inline]
+    pub(super) fn marks_of(&self, hash: u64, vid: Vid) -> Marks {
+        // Peers see both numbers, and the hash, which names the connection's place in the flow table,
+        // follows from neither.
+        let hash = keyed(&self.marks, [hash, vid.get().into()]);
+        Marks { ts_offset: low32(hash), label: (low32(hash >> 32) & 0xf_ffff).max(1) }
     }
 
     /// Returns a part of `all` that no peer can foresee.
@@ -108,13 +123,6 @@ impl Ids {
     }
 }
 
-/// Returns a hash of a connection, and of its VLAN if it is in one: between hosts of the same
-/// link-local addresses, a number in one VLAN says nothing about those in another.
-fn on_link(flow: &FlowKey, key: &[u8; 16]) -> u64 {
-    let vid = flow.vid();
-    if vid.is_none() { flow.hash(key) } else { flow.hash_with(key, vid.get().into()) }
-}
-
 fn low32(v: u64) -> u32 {
     let [a, b, c, d, ..] = v.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
@@ -123,7 +131,6 @@ fn low32(v: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Vid;
     use core::net::Ipv4Addr;
     use std::collections::BTreeSet;
 
@@ -142,10 +149,11 @@ mod tests {
         let [ten, twenty] = [10, 20].map(|n| flow(1, 2).on(Vid::new(n).unwrap()));
         assert_ne!(at(0, ten), at(0, twenty));
         assert_ne!(at(0, ten), at(0, flow(1, 2)));
-        assert_ne!(ids.ts_offset(&ten), ids.ts_offset(&twenty));
+        assert_ne!(ids.marks(&ten), ids.marks(&twenty));
         let other = Ids::new(&Seed::from_u64(2));
         assert_ne!(at(0, flow(1, 2)), other.isn(Instant::ZERO, &flow(1, 2)));
-        assert_ne!(ids.ts_offset(&flow(1, 2)), ids.ts_offset(&flow(2, 2)));
+        assert_ne!(ids.marks(&flow(1, 2)).ts_offset, ids.marks(&flow(2, 2)).ts_offset);
+        assert_ne!(ids.marks(&flow(1, 2)).label, ids.marks(&flow(2, 2)).label);
     }
 
     #[test]

@@ -30,6 +30,18 @@ pub(super) struct Listener {
     pub(super) tcp: TcpTerms,
 }
 
+/// A listener as the frame for it finds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) id: u32,
+    pub(super) port: u16,
+    pub(super) tcp: TcpTerms,
+    pub(super) backlog: usize,
+    /// Its half-open connections, and the oldest of them.
+    pub(super) half_open: usize,
+    pub(super) oldest: Option<u32>,
+}
+
 /// The place of a listener that has ended.
 #[derive(Debug)]
 struct Ended {
@@ -122,13 +134,20 @@ impl Listeners {
 
     /// Returns the listener for a SYN to `addr`:`port`. A listener for that very address comes
     /// first, and a listener for its family before a listener for all addresses.
-    pub(super) fn find(&mut self, addr: IpAddr, port: u16) -> Option<&mut Listener> {
+    pub(super) fn find(&self, addr: IpAddr, port: u16) -> Option<Found> {
         let from = self.list.partition_point(|l| l.port < port);
-        let places = ListenAt::places(addr);
-        let rank = |l: &Listener| places.iter().position(|place| *place == l.at);
-        let of_port = self.list[from..].iter_mut().take_while(|l| l.port == port);
-        let found = of_port.filter_map(|l| Some((rank(l)?, l))).min_by_key(|(rank, _)| *rank);
-        found.map(|(_, l)| l)
+        let of_port = self.list[from..].iter().take_while(|l| l.port == port);
+        let mut found: Option<(usize, &Listener)> = None;
+        for l in of_port {
+            if let Some(rank) = l.at.rank(addr)
+                && found.is_none_or(|(best, _)| rank < best)
+            {
+                found = Some((rank, l));
+            }
+        }
+        let (_, &Listener { id, port, backlog, tcp, ref half_open, .. }) = found?;
+        let (half_open, oldest) = (half_open.len(), half_open.first());
+        Some(Found { id, port, tcp, backlog, half_open, oldest })
     }
 
     /// Returns the ports of listeners at `addr` and no other address.
@@ -188,7 +207,7 @@ mod tests {
         l.add(ListenAt::Ipv4, 80, of(4)).unwrap();
         assert!(l.find(six, 80).is_none(), "0.0.0.0 takes no IPv6");
         l.add(ListenAt::Ipv6, 80, of(6)).unwrap();
-        let mut backlogs = || (l.find(four, 80).unwrap().backlog, l.find(six, 80).unwrap().backlog);
+        let backlogs = || (l.find(four, 80).unwrap().backlog, l.find(six, 80).unwrap().backlog);
         assert_eq!(backlogs(), (4, 6));
         assert!(l.remove(T0, ListenAt::Ipv6, 80).is_some());
         assert!(l.find(six, 80).is_none() && l.find(four, 80).is_some());

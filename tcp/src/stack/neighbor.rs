@@ -31,11 +31,12 @@
 
 use std::collections::HashMap;
 
-use core::hash::BuildHasher;
+use core::hash::{BuildHasher, Hash, Hasher};
 use core::net::IpAddr;
 use heddle_base::Instant;
 use siphasher::sip::SipHasher13;
 
+use super::flow::halves;
 use super::half_open::{STAGE, Table};
 use super::list::{Link, Linked, List};
 use super::slab::{Slab, WAITING};
@@ -50,7 +51,7 @@ pub(super) use resolve::{Due, Learned, Source};
 use resolve::{LIFETIME, RETRY, State};
 
 /// The address of a host, and the link on which it has this address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LinkAddr {
     pub(super) vid: Vid,
     pub(super) ip: IpAddr,
@@ -59,6 +60,24 @@ pub(super) struct LinkAddr {
 impl LinkAddr {
     pub(super) fn new(vid: Vid, ip: IpAddr) -> LinkAddr {
         LinkAddr { vid, ip }
+    }
+}
+
+impl Hash for LinkAddr {
+    /// Hands the address over in whole words: each frame of a stranger is hashed, and a keyed hash
+    /// costs by its pieces. The number of words tells the versions of IP apart.
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let vid = u64::from(self.vid.get());
+        match self.ip {
+            IpAddr::V4(ip) => state.write_u64(vid << 32 | u64::from(ip.to_bits())),
+            IpAddr::V6(ip) => {
+                let [high, low] = halves(ip);
+                state.write_u64(high);
+                state.write_u64(low);
+                state.write_u64(vid);
+            }
+        }
     }
 }
 
@@ -101,6 +120,7 @@ pub(super) struct Keyed(pub(super) [u8; 16]);
 impl BuildHasher for Keyed {
     type Hasher = SipHasher13;
 
+    #[inline]
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_key(&self.0)
     }

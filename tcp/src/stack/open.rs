@@ -117,7 +117,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let neighbor = self.next_hop(now, hop).ok_or(ConnectError::TooManyNeighbors)?;
         let iss = self.first_number(now, &flow, beyond);
         let cfg = self.settings(&flow, tcp);
-        let conn = Connection::connect(&cfg, now, iss, self.ids.ts_offset(&flow));
+        let conn = Connection::connect(&cfg, now, iss, self.ids.marks(&flow).ts_offset);
         let id = self.open(now, flow, neighbor, conn, iss, None);
         self.counters.opened += 1;
         id.ok_or(ConnectError::TooManyConnections)
@@ -286,30 +286,30 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::RxRstUnknown);
         }
         let port = arrival.tcp.dst_port;
-        let listened = self.listeners.find(dst, port).is_some();
-        if !listened
+        let listener = self.listeners.find(dst, port);
+        if listener.is_none()
             && !seg.flags.has(Flags::ACK)
             && seg.flags.has(Flags::SYN)
             && self.awaits_listener(now, arrival)
         {
             return Err(DropReason::ListenerAwaited);
         }
-        if listened
+        if let Some(found) = &listener
             && seg.flags.has(Flags::ACK)
             && !seg.flags.has(Flags::SYN)
-            && let Some(taken) = self.take_cookie(now, arrival, out)
+            && let Some(taken) = self.take_cookie(now, arrival, found, out)
         {
             return taken;
         }
-        if seg.flags.has(Flags::ACK) || !listened {
+        let Some(found) = listener.filter(|_| !seg.flags.has(Flags::ACK)) else {
             // The stack answers an ACK at a listener like an ACK without a listener.
             self.refuse(now, arrival);
             return Err(DropReason::RxNoConnection);
-        }
+        };
         if !seg.flags.has(Flags::SYN) || seg.flags.has(Flags::FIN) || arrival.tcp.src_port == 0 {
             return Err(DropReason::RxBadFlags);
         }
-        self.answer_syn(now, arrival, beyond)
+        self.answer_syn(now, arrival, &found, beyond)
     }
 
     /// Returns true if the stack must drop a SYN that finds no listener instead of refusing it.
@@ -389,7 +389,8 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some((mss, probe_at)) = self.paths.get(now, peer_of(&flow)) {
             conn.know_path(mss, probe_at);
         }
-        let label = self.ids.flow_label(&flow);
+        let hash = flow.hash(&self.ids.flow);
+        let label = self.ids.marks_of(hash, flow.vid()).label;
         let id = self.conns.insert(Entry {
             conn,
             user: S::default(),
@@ -405,7 +406,6 @@ impl<S: SendQueue + Default> Stack<S> {
             muted: false,
             armed: NEVER,
         });
-        let hash = flow.hash(&self.ids.flow);
         let Some(id) = id.filter(|id| self.flows.insert(hash, id.slot())) else {
             // There must be room: both tables were made for `max_conns`.
             debug_assert!(false);
@@ -454,7 +454,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return;
         }
         let reset = reset_for(&arrival.tcp.segment);
-        let label = self.ids.flow_label(&arrival.flow);
+        let label = self.ids.marks_of(arrival.hash, arrival.flow.vid()).label;
         let common = Common::of(&self.cfg, arrival.flow.vid());
         let template = HeaderTemplate::new(common, &arrival.flow, label);
         let frame = template.frame(

@@ -119,18 +119,17 @@ impl HeaderTemplate {
                     total_len: 0,
                     fragment: false,
                 };
-                ip.emit(piece(&mut bytes, IP_AT));
-                bytes[IP_AT + ipv4::CHECKSUM_AT..][..2].fill(0);
-                t.ip_sum = Sum::of(&bytes[IP_AT..TCP_AT]);
+                let header = piece(&mut bytes, IP_AT);
+                ip.emit_unsummed(header);
+                t.ip_sum = Sum::of_short(header);
                 ipv4::pseudo_header(ip.src, ip.dst, 0)
             }
         };
         let at = if src.is_ipv6() { TCP6_AT } else { TCP_AT };
-        let mut ports = [0; tcp::HEADER_LEN];
-        tcp::emit_ports(local.port(), remote.port(), &mut ports);
-        bytes[at..][..ports.len()].copy_from_slice(&ports);
+        tcp::emit_ports(local.port(), remote.port(), piece(&mut bytes, at));
         t.bytes.copy_from_slice(&bytes[DST..]);
-        t.tcp_sum = pseudo.plus(Sum::of(&ports));
+        let ports = u64::from(local.port()) + u64::from(remote.port());
+        t.tcp_sum = pseudo.plus(Sum::of_numbers(ports));
         t
     }
 
@@ -276,7 +275,9 @@ impl HeaderTemplate {
             (TcpChecksum::Offloaded, pseudo.folded())
         } else {
             // `tcp_sum` already includes the ports.
-            let sum = self.tcp_sum.add_u16(tcp_len).plus(tcp::sum_behind_ports(seg, sack, l4_len));
+            let options = header.get(N..).unwrap_or_default();
+            let sum = self.tcp_sum.add_u16(tcp_len);
+            let sum = sum.plus(tcp::sum_behind_ports(seg, options, l4_len));
             match seg.len {
                 0 => (TcpChecksum::None, sum.complement()),
                 _ => (TcpChecksum::NeedsPayloadSum, sum.folded()),

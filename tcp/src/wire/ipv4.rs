@@ -95,15 +95,28 @@ impl Ipv4Header {
     /// right.
     #[inline]
     pub fn checksum_valid(&self, head: &[u8]) -> bool {
+        if self.header_len == HEADER_LEN
+            && let Some(h) = head.first_chunk::<HEADER_LEN>()
+        {
+            return Sum::of_numbers((0..5).map(|n| u64::from(be32(h, 4 * n))).sum()).is_valid();
+        }
         head.get(..self.header_len).is_some_and(|h| Sum::of(h).is_valid())
     }
 
-    /// Writes a header without options and with its checksum.
+    /// Writes a header without options and with its checksum, as [`Ipv4Header::emit_unsummed`] does
+    /// without.
+    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+        self.emit_unsummed(out);
+        let sum = Sum::of_short(out).complement();
+        out[field::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// Writes a header without options, whose checksum field is 0.
     ///
     /// The header has Don't Fragment and the identification 0: a datagram that cannot be fragmented
     /// needs no identification (RFC 6864 section 4.1), and a counter there would reveal how much we
     /// send. The function ignores `header_len` and `fragment`.
-    pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
+    pub(crate) fn emit_unsummed(&self, out: &mut [u8; HEADER_LEN]) {
         out[field::VERSION_IHL] = 0x45;
         out[field::TRAFFIC_CLASS] = self.traffic_class;
         let len = u16::try_from(self.total_len).unwrap_or(u16::MAX);
@@ -115,8 +128,6 @@ impl Ipv4Header {
         out[field::CHECKSUM].fill(0);
         out[field::SRC].copy_from_slice(&self.src.octets());
         out[field::DST].copy_from_slice(&self.dst.octets());
-        let sum = Sum::of(out).complement();
-        out[field::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
