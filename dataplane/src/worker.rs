@@ -210,7 +210,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
         self.began = now;
-        self.watch.begin(now, &mut self.counters);
+        let rested = self.watch.begin(now, &mut self.counters);
         let mut busy = self.receive();
         busy |= self.take_commands(now);
         busy |= self.count_on();
@@ -219,7 +219,7 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
         busy |= self.take_work_requests();
         // Most turns of a worker that spins end here.
         if busy || !self.engine.is_idle(now) || !self.tx.is_idle() {
-            busy |= self.work(now);
+            busy |= self.work(now, rested);
         }
         // Nothing found in a table above is used below.
         self.mem.quiescent();
@@ -243,11 +243,12 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
         self.watch.settle(now, &mut self.counters);
     }
 
-    /// Handles the frames, orders and work requests that were taken, and the timers that are due.
-    /// Returns true if anything beside received frames needed handling.
+    /// Handles the frames, orders and work requests that were taken, and the timers that are due;
+    /// `rested` is true if the turn before found no work. Returns true if anything beside received
+    /// frames needed handling.
     #[inline]
-    fn work(&mut self, now: Instant) -> bool {
-        self.handle_frames(now);
+    fn work(&mut self, now: Instant, rested: bool) -> bool {
+        self.handle_frames(now, rested);
         let mut busy = false;
         if self.engine.is_due(now) {
             self.engine.handle_timeouts(now);
@@ -302,9 +303,12 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     }
 
     #[inline]
-    fn handle_frames(&mut self, now: Instant) {
+    fn handle_frames(&mut self, now: Instant, rested: bool) {
         if self.frames.is_empty() {
             return;
+        }
+        if rested {
+            self.engine.rest();
         }
         // The engine keeps a frame that must wait; this worker frees the others together.
         let Worker { engine, mem, queues, entry, frames, received, .. } = self;

@@ -195,6 +195,11 @@ pub trait Engine: Debug + Sized {
         let _ = (index, step, fetch);
     }
 
+    /// Notes that the worker's last turn found no work of any kind, before the worker hands over frames.
+    /// An engine that bounds the time that it spends on frames of strangers may then spend more.
+    #[inline]
+    fn rest(&mut self) {}
+
     /// Takes frames from the port, in the order of their arrival. The engine takes the frames that it
     /// keeps out of `frames`; the others stay there, so that the caller can free many at once.
     ///

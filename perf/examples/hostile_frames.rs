@@ -3,7 +3,7 @@
 //! First the time for each kind of hostile frame. Then ten million SYNs from random addresses, as fast
 //! as the stack takes them. Then a connection that sends as fast as it can, alone and beside so many
 //! SYNs a second, in turns, so that both see the same load of the machine: its goodput for the time
-//! of the processor that both stacks and the flood take together.
+//! that the processor spends on the thread, which is also the stack's clock.
 //!
 //! ```sh
 //! cargo run --release -p heddle-perf --example hostile_frames -- 10000000
@@ -17,6 +17,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use heddle_perf::hostile::{BURST, Hostile, Victim};
+use heddle_perf::usage::Usage;
 
 type Fault = Box<dyn Error + Send + Sync>;
 
@@ -25,6 +26,13 @@ const BATCH: usize = 64 * BURST;
 
 /// SYNs a second beside the connection.
 const FLOODS: [u32; 4] = [10_000, 100_000, 300_000, 1_000_000];
+
+/// Returns the time that the processor has spent on this thread: on a shared machine, others take none of
+/// it.
+fn processor_time() -> Duration {
+    let used = Usage::of_thread();
+    Duration::from_secs_f64(used.user_seconds + used.system_seconds)
+}
 
 fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
@@ -44,13 +52,17 @@ fn cost(victim: &mut Victim, kind: Hostile, n: usize) -> f64 {
     took.as_secs_f64() * 1e9 / done as f64
 }
 
-/// Sends for `turn` beside `rate` SYNs a second. Returns Gbit/s.
+/// Sends for `turn` beside `rate` SYNs a second, with work for the connection in every turn. Returns
+/// Gbit/s.
 fn goodput(victim: &mut Victim, rate: u32, turn: Duration) -> f64 {
+    victim.set_busy(true);
     let pool = victim.frames(Hostile::Syn, BATCH);
     let mut floods = pool.chunks(BURST).cycle();
-    let (begin, mut bytes, mut sent) = (Instant::now(), 0, 0.0);
+    let (begin, mut bytes, mut sent) = (processor_time(), 0, 0.0);
     loop {
-        let elapsed = begin.elapsed();
+        let now = processor_time();
+        victim.set_clock(now);
+        let elapsed = now.saturating_sub(begin);
         if elapsed >= turn {
             return bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9;
         }

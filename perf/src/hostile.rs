@@ -5,6 +5,7 @@
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
 
 use heddle_base::{Instant, Random, Seed, Sum};
 use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr};
@@ -74,11 +75,18 @@ pub struct Victim {
     now: Instant,
     random: Random,
     is_ipv6: bool,
+    turn: Duration,
+    /// True if the worker finds work for connections in every turn.
+    busy: bool,
     /// The next segment of the honest peer.
     next: TxSegment,
     data: Vec<u8>,
     frame: TxFrame,
 }
+
+/// The time of the stack's clock at the beginning, and the length of a turn.
+const BEGIN: Instant = Instant::from_millis(1000);
+const TURN: Duration = Duration::from_micros(50);
 
 /// Segments of the honest peer in a turn, and their bytes.
 const SEGMENTS: usize = 16;
@@ -97,8 +105,8 @@ impl Victim {
         let random = Random::new(&Seed::from_u64(2));
         let next = TxSegment::default();
         let data = vec![7; SEGMENT];
-        let (now, frame) = (Instant::from_millis(1000), TxFrame::default());
-        let mut v = Victim { stack, now, random, is_ipv6, next, data, frame };
+        let (now, frame, busy) = (BEGIN, TxFrame::default(), false);
+        let mut v = Victim { stack, now, random, is_ipv6, turn: TURN, busy, next, data, frame };
         let syn = TxSegment { seq: SeqNumber(100), ..syn() };
         v.stack.handle_frame(v.now, &v.of_peer(&syn, &[])[..]);
         let answer = v.stack.poll_transmit(v.now)?;
@@ -150,14 +158,30 @@ impl Victim {
         }
     }
 
+    /// Says whether connections keep the worker busy: then strangers have their share of its time
+    /// alone. A new victim's worker has nothing else to do, and takes every frame.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+    }
+
+    /// Sets the stack's clock to a time since the beginning, which does not run back. A victim whose
+    /// owner never does so takes each of its turns to last 50 us.
+    pub fn set_clock(&mut self, since: Duration) {
+        self.turn = Duration::ZERO;
+        self.now = self.now.max(BEGIN + since);
+    }
+
     /// Hands the frames to the stack, a turn for each burst, and lets it send what it wants. Returns
     /// the frames that it sent.
     pub fn take(&mut self, frames: &[Vec<u8>]) -> usize {
         let mut sent = 0;
         for burst in frames.chunks(BURST) {
-            self.now = self.now + core::time::Duration::from_micros(50);
+            self.now = self.now + self.turn;
             if self.stack.is_due(self.now) {
                 self.stack.handle_timeouts(self.now);
+            }
+            if !self.busy {
+                self.stack.rest();
             }
             for frame in burst {
                 self.stack.handle_frame(self.now, &frame[..]);
@@ -170,7 +194,7 @@ impl Victim {
     /// Lets the honest peer send a few segments, and the stack's owner take them. Returns their bytes,
     /// which are 0 once the connection has ended.
     pub fn exchange(&mut self) -> usize {
-        self.now = self.now + core::time::Duration::from_micros(50);
+        self.now = self.now + self.turn;
         let mut bytes = 0;
         for _ in 0..SEGMENTS {
             let frame = self.of_peer(&self.next, &self.data);

@@ -156,6 +156,11 @@ impl<F: RnicFrame> Engine for Rnic<F> {
         }
     }
 
+    #[inline]
+    fn rest(&mut self) {
+        self.stack.rest();
+    }
+
     #[inline(always)]
     fn handle_frames<M: Memory>(
         &mut self,

@@ -8,7 +8,8 @@
 //!    the answer says where they lie; after the owner has taken the bytes it calls
 //!    [`Stack::accept_payload`]. The stack treats bytes that the owner does not accept as if they
 //!    had not arrived. A receiver that is out of buffers can therefore drop bytes, and the peer
-//!    sends them again.
+//!    sends them again. Before the frames of a turn, the owner calls [`Stack::rest`] if its turn
+//!    before found no work: frames of strangers then have more than their share of a busy owner.
 //! 2. [`Stack::handle_timeouts`] once [`Stack::poll_timeout`] has passed.
 //! 3. [`Stack::poll_event`] until it is empty.
 //! 4. [`Stack::poll_transmit`] until it is empty, or the port is full.

@@ -67,6 +67,7 @@ mod plain;
 mod questions;
 mod readdress;
 mod ready;
+mod share;
 mod slab;
 mod tally;
 mod template;
@@ -95,11 +96,13 @@ pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 
 use heddle_types::ConnId;
 
+use crate::wire::Vid;
 use crate::{ConnCounters, Connection, SendQueue, State};
 use ahead::Ahead;
 use announce::Announcer;
 use control::ControlQueue;
 use cookie::Cookies;
+use counters::DropReason;
 use event::PendingEvents;
 use flow::{FlowKey, FlowTable};
 use half_open::HalfOpens;
@@ -112,6 +115,7 @@ use paths::Paths;
 use peers::Peers;
 use questions::Questions;
 use ready::IndexQueue;
+use share::{Kind, Share};
 use slab::{AGE, Owner, Slab};
 use tally::Tally;
 use template::Offloads;
@@ -198,6 +202,8 @@ pub struct Stack<S> {
     first_answers: Sources,
     /// Budgets for answers to questions for our addresses.
     questions: Questions,
+    /// Budgets for frames of no connection.
+    share: Share,
     announcer: Announcer,
     /// The paths that carry less than our MTU.
     paths: Box<Paths>,
@@ -260,6 +266,7 @@ impl<S: SendQueue + Default> Stack<S> {
             syn_acks: Answers::per_second(REPEATED_SYN_ACKS_PER_SECOND, ANSWERS_A_TURN, ids.peer),
             first_answers: Sources::per_second(FIRST_SYN_ACKS_PER_SECOND, ids.peer),
             questions: Questions::new(ids.peer),
+            share: Share::default(),
             announcer: Announcer::default(),
             paths: Box::new(Paths::new(ids.peer)),
             windows: Box::new(Windows::new(cfg.recv_window_budget)),
@@ -322,6 +329,24 @@ impl<S: SendQueue + Default> Stack<S> {
             && !self.has_answers()
             && self.eventful.is_empty()
             && !self.is_due(now)
+    }
+
+    /// Notes that the owner has looked for work of any kind and found none, so that no connection waits
+    /// for frames of strangers: the stack then handles more of them. The owner calls this function
+    /// before it hands over frames, if its turn before them was such a turn.
+    #[inline]
+    pub fn rest(&mut self) {
+        self.share.rested = true;
+    }
+
+    /// Charges a frame of no connection to the strangers' share of the worker's time.
+    #[inline]
+    fn charge(&mut self, now: Instant, vid: Vid, kind: Kind) -> Result<(), DropReason> {
+        // Inside the host no stranger sends anything.
+        if self.cfg.net.is_inside() {
+            return Ok(());
+        }
+        self.share.charge(now, (vid, self.cfg.net.vlans().len() + 1), kind)
     }
 
     /// Returns true if [`Stack::poll_transmit_into`] may have a frame.
@@ -537,7 +562,8 @@ impl<S: SendQueue + Default> Stack<S> {
     fn find_other(&mut self, flow: &FlowKey) -> Result<u32, u64> {
         let hash = flow.hash(&self.ids.flow);
         let found = self.look_up_hashed(flow, hash);
-        self.last_flow = found.unwrap_or(NONE);
+        // A stranger's frame does not make the stack forget the connection of the frame before it.
+        self.last_flow = found.unwrap_or(self.last_flow);
         found.ok_or(hash)
     }
 

@@ -1,4 +1,4 @@
-//! Floods of datagrams on RoCEv2's port, through port, worker and control plane: an existing
+//! Floods of SYNs, and of datagrams on RoCEv2's port, through port, worker and control plane: an existing
 //! connection goes on, and a newcomer is accepted.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -345,4 +345,64 @@ fn test_flood_on_one_connection_does_not_affect_others() {
     let s = w.assert_harmless(true, |w, _| w.say(BAD, rtu(comm(BAD), theirs)));
     assert!(s.worker.engine.stack.udp_conn_limited > 60_000, "{:?}", s.worker.engine.stack);
     assert!(s.ctl.ib.rx_datagrams < 300);
+}
+
+/// Returns a SYN to the listener, without options, from one of many addresses.
+fn syn(to: [u8; 6], n: u32) -> Vec<u8> {
+    let mut tcp = Vec::from(1000u16.to_be_bytes());
+    tcp.extend(PORT.to_be_bytes());
+    tcp.extend(n.to_be_bytes());
+    tcp.extend([0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
+    let (src, dst) = (forged(n).octets(), US.octets());
+    let pseudo = [&src[..], &dst, &[0, 6, 0, 20]].concat();
+    let sum = Sum::of(&pseudo).plus(Sum::of(&tcp)).complement();
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    let mut ip = [&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0][..], &src, &dst].concat();
+    let sum = Sum::of(&ip).complement();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    [&to[..], &MAC, &[8, 0], &ip, &tcp].concat()
+}
+
+/// A worker that finds SYNs in every turn handles as many as strangers may have. A turn without any work
+/// shows that it keeps up, and it takes some more.
+#[test]
+fn test_worker_takes_more_syns_of_a_flood_after_a_turn_without_work() {
+    const TURN: u32 = 32;
+    let (eal, _turn) = eal();
+    let mut link = Link::open(&eal, |config| {
+        config.addrs = vec![Cidr::new(US.into(), 8).unwrap()];
+    });
+    let events = EventQueue::new(None);
+    let params = ListenParams::default();
+    link.us.device().listen((US, PORT).into(), params, &events).unwrap();
+    link.settle();
+    let mut n = 0;
+    // Returns how many SYNs of these turns, in which the clock stands still, the stack drops.
+    let mut turns = |link: &mut Link, count: u32| {
+        let over = |link: &Link| link.us.snapshot().worker.engine.stack.syns_over_share;
+        let before = over(link);
+        for _ in 0..count {
+            for _ in 0..TURN {
+                n += 1;
+                let frame = syn(link.mac, n);
+                link.put(&frame);
+            }
+            link.us.poll();
+            while !link.burst().is_empty() {}
+        }
+        over(link) - before
+    };
+    assert!(turns(&mut link, 100) > 0, "more than there is room for");
+    assert_eq!(turns(&mut link, 4), u64::from(4 * TURN), "no room is left");
+    // The last of these turns finds nothing.
+    link.settle();
+    assert_eq!(turns(&mut link, 256 / TURN), 0, "room for 256 more");
+    assert_eq!(turns(&mut link, 4), u64::from(4 * TURN));
+    // A worker that rests between all turns takes everything.
+    for _ in 0..100 {
+        link.settle();
+        assert_eq!(turns(&mut link, 1), 0);
+    }
+    let stack = link.us.snapshot().worker.engine.stack;
+    assert_eq!(stack.tx_syn_acks + stack.syns_over_share, u64::from(n));
 }

@@ -79,7 +79,8 @@ impl<E: Engine<Frame = RxMbuf>> Worker<E> {
     pub fn poll_closed(&mut self) -> bool {
         let now = self.clock.now();
         let mut busy = self.receive();
-        self.handle_frames(now);
+        // No connection is left whose work could wait for the frames of strangers.
+        self.handle_frames(now, true);
         if self.engine.is_due(now) {
             self.engine.handle_timeouts(now);
         }

@@ -90,18 +90,21 @@ impl Default for Stopwatch {
 }
 
 impl Stopwatch {
-    /// Notes that a turn begins, which ends the time of the turn before. The thread does not sleep
-    /// after a turn that found work, so no clock has to be read at the end of a turn.
+    /// Notes that a turn begins, which ends the time of the turn before. Returns true if the turn before
+    /// found no work. The thread does not sleep after a turn that found work, so no clock has to be
+    /// read at the end of a turn.
     #[inline(always)]
-    pub(super) fn begin(&mut self, now: Instant, counters: &mut WorkerCounters) {
+    pub(super) fn begin(&mut self, now: Instant, counters: &mut WorkerCounters) -> bool {
         // Most turns of a worker that spins follow one that found no work.
-        if self.turn != NEVER {
+        let rested = self.turn == NEVER;
+        if !rested {
             counters.busy_ns += nanos(self.uncounted, now);
             if counters.busy_polls.is_multiple_of(TURNS) {
                 self.record_turn(now);
             }
             self.turn = NEVER;
         }
+        rested
     }
 
     #[cold]
@@ -214,10 +217,12 @@ mod tests {
     #[test]
     fn test_stopwatch_counts_time_of_busy_turns_alone() {
         let (mut w, mut c) = (Stopwatch::default(), WorkerCounters::default());
+        let mut rested = Vec::new();
         for (start, busy) in [(10, true), (30, false), (35, false), (100, true), (101, true)] {
-            w.begin(at(start), &mut c);
+            rested.push(w.begin(at(start), &mut c));
             w.end(at(start), busy);
         }
+        assert_eq!(rested, [true, false, true, true, false]);
         assert_eq!(c.busy_ns, 21_000);
         w.begin(at(104), &mut c);
         assert_eq!(c.busy_ns, 24_000);

@@ -35,6 +35,7 @@ drop_reasons! {
     IcmpFragNeededIgnored => icmp_frag_needed_ignored,
     IcmpIgnored => icmp_ignored,
     IcmpMalformed => icmp_malformed,
+    IcmpOverShare => icmp_over_share,
     IcmpUnmatched => icmp_unmatched,
     ListenOverflow => listen_overflow,
     ListenerAwaited => listener_awaited,
@@ -64,9 +65,11 @@ drop_reasons! {
     RxUnknownEthertype => rx_unknown_ethertype,
     RxUnknownProtocol => rx_unknown_protocol,
     RxUnknownVlan => rx_unknown_vlan,
+    SegmentsOverShare => segments_over_share,
     SynAcksLimited => syn_acks_limited,
     SynCookiesFailed => syn_cookies_failed,
     SynNoNeighbor => syn_no_neighbor,
+    SynsOverShare => syns_over_share,
     TxDatagramsFull => tx_datagrams_full,
     TxDatagramsRefused => tx_datagrams_refused,
     UdpBadCrc => udp_bad_crc,
@@ -77,6 +80,7 @@ drop_reasons! {
     UdpFull => udp_full,
     UdpLimited => udp_limited,
     UdpMalformed => udp_malformed,
+    UdpOverShare => udp_over_share,
     UdpSourceLimited => udp_source_limited,
 }
 
@@ -170,6 +174,10 @@ heddle_base::counters! {
         conns_full,
         /// SYNs dropped: no route back, or no room for the neighbor.
         syn_no_neighbor,
+        /// SYNs dropped: strangers have had their share of a busy worker's time.
+        syns_over_share,
+        /// Other TCP segments of no connection dropped for the same reason.
+        segments_over_share,
         /// TIME-WAIT connections replaced by a new one of the same addresses and ports, the peer's
         /// or ours.
         time_wait_reused,
@@ -237,6 +245,8 @@ heddle_base::counters! {
         icmp_frag_needed_ignored,
         /// ICMP errors dropped without reading them: rate limit.
         icmp_errors_limited,
+        /// ICMP messages dropped: strangers have had their share of a busy worker's time.
+        icmp_over_share,
         /// Echo replies sent.
         tx_echo_replies,
         /// Echo requests dropped: rate limit, or too large.
@@ -248,6 +258,8 @@ heddle_base::counters! {
         rx_datagrams,
         /// UDP datagrams dropped: impossible length or wrong checksum.
         udp_malformed,
+        /// UDP datagrams dropped: strangers have had their share of a busy worker's time.
+        udp_over_share,
         /// UDP datagrams dropped: headers or length that the service does not have.
         udp_bad_packet,
         /// UDP datagrams dropped: the invariant CRC is wrong.

@@ -22,6 +22,7 @@ use super::frame::{FrameOutcome, RxFrame, TxBody};
 use super::input::Layer2;
 use super::neighbor::LinkAddr;
 use super::open::peer_of;
+use super::share::Kind;
 use super::slab::Entry;
 use crate::conn::RAISE_AFTER;
 use crate::wire::icmpv4::{CODE_FRAG_NEEDED, ECHO_REQUEST, Message, Quoted, echo_reply, quoted};
@@ -52,6 +53,7 @@ impl<S: SendQueue + Default> Stack<S> {
         eth: &Layer2,
         ip: &Ipv4Header,
     ) -> Result<FrameOutcome, DropReason> {
+        self.charge(now, eth.vid, Kind::Icmp)?;
         // A message sent to many hosts, or from no single host, gets no answer (RFC 1122 section
         // 3.2.2.6).
         let net = self.cfg.net.on(eth.vid);

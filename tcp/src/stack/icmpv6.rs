@@ -12,6 +12,7 @@ use super::event::IcmpError;
 use super::frame::{RxFrame, TxBody};
 use super::icmp::PATH_V6;
 use super::input::Layer2;
+use super::share::Kind;
 use crate::SendQueue;
 use crate::wire::icmpv6::{DISCOVERY, ECHO_REQUEST, HOP_LIMIT, Message, echo_reply, quoted};
 use crate::wire::{EtherType, EthernetHeader, Ipv6Header, MacAddr, Vid, ethernet, ipv6};
@@ -42,6 +43,7 @@ impl<S: SendQueue + Default> Stack<S> {
             let message = Message::parse(&bytes, ip.src, ip.dst).ok_or(DropReason::NdMalformed)?;
             return self.take_discovery(now, eth, ip, &message);
         }
+        self.charge(now, eth.vid, Kind::Icmp)?;
         // A message to many hosts, or from no single host, gets no answer (RFC 4443 section 2.4).
         let net = self.cfg.net.on(eth.vid);
         if eth.dst.is_group() || !net.is_ours(ip.dst.into()) {

@@ -13,6 +13,7 @@ use super::counters::DropReason;
 use super::flow::FlowKey;
 use super::frame::{FrameOutcome, FramePayload, Run, RxChecksum, RxFrame};
 use super::plain::{self, Checksums, Plain, Plain4, Plain6, Shape};
+use super::share::Kind;
 use super::slab::Owner;
 use crate::wire::vlan::TAG_LEN;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed};
@@ -54,6 +55,30 @@ struct Packet {
     pseudo: Sum,
     /// Its codepoint.
     ecn: Codepoint,
+    seen: Seen,
+}
+
+/// The findings about a frame that the stack does not handle as one of the usual shape.
+#[derive(Clone, Copy)]
+enum Seen {
+    /// None.
+    Nothing,
+    /// The frame is a SYN.
+    Syn,
+    /// The frame has the usual shape, and its flow, of this hash, has no connection.
+    Stranger(u64),
+}
+
+impl Seen {
+    /// Returns the kind of a frame that is a stranger's.
+    #[inline]
+    fn kind(self) -> Option<Kind> {
+        match self {
+            Seen::Nothing => None,
+            Seen::Syn => Some(Kind::Syn),
+            Seen::Stranger(_) => Some(Kind::Segment),
+        }
+    }
 }
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -75,26 +100,47 @@ impl<S: SendQueue + Default> Stack<S> {
     pub fn handle_frames<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
         self.counters.rx_frames += 1;
         let run = match self.take_plain::<F, { plain::TCP4 }, { Plain4::LEN }>(now, frames) {
-            Some(run) => run,
-            None => self.take_others(now, frames),
+            Ok(run) => run,
+            Err(seen) => self.take_others(now, frames, seen),
         };
         self.ahead.pass(run.frames);
         run
     }
 
-    /// Continues with frames of which the first has not the usual shape over IPv4.
+    /// Continues with frames of which the first has not the usual shape over IPv4, or no connection.
     #[inline(never)]
-    fn take_others<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
-        if let Some(run) = self.take_plain::<F, { plain::TCP6 }, { Plain6::LEN }>(now, frames) {
-            return run;
+    fn take_others<F: RxFrame>(
+        &mut self,
+        now: Instant,
+        frames: &mut [Option<F>],
+        mut seen: Seen,
+    ) -> Run {
+        if matches!(seen, Seen::Nothing) {
+            match self.take_plain::<F, { plain::TCP6 }, { Plain6::LEN }>(now, frames) {
+                Ok(run) => return run,
+                Err(found) => seen = found,
+            }
         }
         if let Some(Some(frame)) = frames.first_mut()
-            && has_tag(frame)
-            && frame.take_tag()
+            && matches!(seen, Seen::Nothing)
         {
-            return self.take_tagged(now, frames);
+            if plain::is_syn(frame.chunk_at(0), self.station) {
+                seen = Seen::Syn;
+            } else if has_tag(frame) && frame.take_tag() {
+                return self.take_tagged(now, frames);
+            }
         }
-        self.take_first(now, frames)
+        // Budgets are of the port's links alone.
+        if let Some(kind) = seen.kind()
+            && let Some(Some(frame)) = frames.first()
+            && let vid = frame.vid()
+            && self.cfg.net.has_vlan(vid)
+            && let Err(reason) = self.charge(now, vid, kind)
+        {
+            self.counters.count_drop(reason);
+            return Run { frames: 1, last: 0, outcome: FrameOutcome::Done };
+        }
+        self.take_first(now, frames, seen)
     }
 
     /// Continues with frames of which the first had a tag, which was taken out. The stack
@@ -106,55 +152,58 @@ impl<S: SendQueue + Default> Stack<S> {
                 break;
             }
         }
-        if let Some(run) = self.take_plain::<F, { plain::TCP4 }, { Plain4::LEN }>(now, frames) {
-            return run;
+        match self.take_plain::<F, { plain::TCP4 }, { Plain4::LEN }>(now, frames) {
+            Ok(run) => run,
+            // The frame has one tag less, and none that could be taken out again.
+            Err(seen) => self.take_others(now, frames, seen),
         }
-        if let Some(run) = self.take_plain::<F, { plain::TCP6 }, { Plain6::LEN }>(now, frames) {
-            return run;
-        }
-        self.take_first(now, frames)
     }
 
     /// Takes the first frame, of any shape.
     #[inline(always)]
-    fn take_first<F: RxFrame>(&mut self, now: Instant, frames: &mut [Option<F>]) -> Run {
+    fn take_first<F: RxFrame>(
+        &mut self,
+        now: Instant,
+        frames: &mut [Option<F>],
+        seen: Seen,
+    ) -> Run {
         let outcome = match frames.first_mut() {
-            Some(Some(frame)) => self.take_other(now, frame),
+            Some(Some(frame)) => self.take_other(now, frame, seen),
             _ => FrameOutcome::Done,
         };
         Run { frames: 1, last: outcome.payload_len(), outcome }
     }
 
-    /// Takes a segment of the usual shape and those that continue it. Returns `None`, and does
-    /// nothing, when the frame has another shape, belongs to no connection, or has a wrong
-    /// checksum.
+    /// Takes a segment of the usual shape and those that continue it. Does nothing, and returns what it
+    /// has seen, when the frame has another shape, belongs to no connection, or has a wrong checksum.
     #[inline(always)]
     fn take_plain<F: RxFrame, const TCP: usize, const N: usize>(
         &mut self,
         now: Instant,
         frames: &mut [Option<F>],
-    ) -> Option<Run>
+    ) -> Result<Run, Seen>
     where
         for<'a> Plain<'a, TCP, N>: Shape<'a>,
     {
-        let (frame, later) = frames.split_first_mut()?;
-        let frame = frame.as_mut()?;
-        let plain = Plain::<TCP, N>::of(frame.chunk_at(0), frame.len(), self.station)?;
+        let (frame, later) = frames.split_first_mut().ok_or(Seen::Nothing)?;
+        let frame = frame.as_mut().ok_or(Seen::Nothing)?;
+        let plain = Plain::<TCP, N>::of(frame.chunk_at(0), frame.len(), self.station);
+        let plain = plain.ok_or(Seen::Nothing)?;
         let flow = plain.flow().on(frame.vid());
-        let index = self.find(&flow)?;
+        let index = self.find_or_hash(&flow).map_err(Seen::Stranger)?;
         let mut segment = plain.segment();
         let sums = plain.checksums();
         if !is_right(frame, sums) {
-            return None;
+            return Err(Seen::Nothing);
         }
-        let (conn, e) = self.conns.named_mut(index)?;
+        let (conn, e) = self.conns.named_mut(index).ok_or(Seen::Nothing)?;
         if e.owner != Owner::Held {
-            return None;
+            return Err(Seen::Nothing);
         }
         self.counters.rx_segments += 1;
         let Some(advance) = e.conn.predict(&segment) else {
             let outcome = self.take_unexpected(now, index, &segment, N);
-            return Some(Run { frames: 1, last: outcome.payload_len(), outcome });
+            return Ok(Run { frames: 1, last: outcome.payload_len(), outcome });
         };
         let mut run = Run { frames: 1, last: segment.len, outcome: FrameOutcome::Done };
         let len = segment.len;
@@ -188,7 +237,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.defer_update(index);
         run.outcome = outcome.of(conn, N);
-        Some(run)
+        Ok(run)
     }
 
     /// Continues with a frame of the usual shape whose segment is not the expected one. Its headers
@@ -211,9 +260,9 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Takes a frame of any shape.
     #[inline(never)]
-    fn take_other<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> FrameOutcome {
+    fn take_other<F: RxFrame>(&mut self, now: Instant, frame: &mut F, seen: Seen) -> FrameOutcome {
         let mut outcome = FrameOutcome::Done;
-        if let Err(reason) = self.take(now, frame, &mut outcome) {
+        if let Err(reason) = self.take(now, frame, seen, &mut outcome) {
             self.counters.count_drop(reason);
         }
         outcome
@@ -224,6 +273,7 @@ impl<S: SendQueue + Default> Stack<S> {
         &mut self,
         now: Instant,
         frame: &mut F,
+        seen: Seen,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0);
@@ -245,8 +295,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         let ethernet = Layer2 { dst, src, vid };
         match ethertype {
-            EtherType::IPV4 => self.take_ipv4(now, frame, ethernet, out),
-            EtherType::IPV6 => self.take_ipv6(now, frame, ethernet, out),
+            EtherType::IPV4 => self.take_ipv4(now, frame, ethernet, seen, out),
+            EtherType::IPV6 => self.take_ipv6(now, frame, ethernet, seen, out),
             EtherType::ARP => self.handle_arp(now, vid, &head[ethernet::HEADER_LEN..]).map(|_| ()),
             // The frame ends within its tag.
             EtherType::VLAN if tag.is_none() && frame.len() < ethernet::HEADER_LEN + TAG_LEN => {
@@ -287,6 +337,7 @@ impl<S: SendQueue + Default> Stack<S> {
         now: Instant,
         frame: &mut F,
         ethernet: Layer2,
+        seen: Seen,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         // Headers outside the first piece count as split.
@@ -327,6 +378,7 @@ impl<S: SendQueue + Default> Stack<S> {
             len,
             pseudo: ipv4::pseudo_header(ip.src, ip.dst, u16::try_from(len).unwrap_or(u16::MAX)),
             ecn: Codepoint::of(ip.traffic_class),
+            seen,
         };
         self.take_tcp(now, frame, ethernet, &packet, checksum, out)
     }
@@ -337,6 +389,7 @@ impl<S: SendQueue + Default> Stack<S> {
         now: Instant,
         frame: &mut F,
         ethernet: Layer2,
+        seen: Seen,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let head = frame.chunk_at(0).get(ethernet::HEADER_LEN..).unwrap_or_default();
@@ -373,6 +426,7 @@ impl<S: SendQueue + Default> Stack<S> {
             len,
             pseudo: ipv6::pseudo_header(ipv6::TCP, ip.src, ip.dst, pseudo_len),
             ecn: Codepoint::of(ip.traffic_class),
+            seen,
         };
         self.take_tcp(now, frame, ethernet, &packet, checksum, out)
     }
@@ -392,7 +446,11 @@ impl<S: SendQueue + Default> Stack<S> {
         let mut tcp = TcpHeader::parse(head, packet.len).map_err(tcp_fault)?;
         tcp.segment.ecn = packet.ecn;
         if checksum == RxChecksum::Unknown {
-            let sum = frame.sum_segment(packet.at, tcp.header_len, packet.len);
+            let sum = match head.get(..packet.len) {
+                // The frame has no payload of which its owner could want to learn anything.
+                Some(header) if tcp.segment.len == 0 => Some(Sum::of_short(header)),
+                _ => frame.sum_segment(packet.at, tcp.header_len, packet.len),
+            };
             if !sum.is_some_and(|sum| packet.pseudo.plus(sum).is_valid()) {
                 return Err(DropReason::RxBadTcpChecksum);
             }
@@ -404,9 +462,21 @@ impl<S: SendQueue + Default> Stack<S> {
         let flow = FlowKey::new((dst, tcp.dst_port), (src, tcp.src_port));
         let flow = flow.ok_or(DropReason::RxBadIpHeader)?.on(ethernet.vid);
         let payload_at = packet.at + tcp.header_len;
-        let index = match self.find_or_hash(&flow) {
+        let uncharged = matches!(packet.seen, Seen::Nothing);
+        let opens = tcp.segment.flags.has(Flags::SYN) && !tcp.segment.flags.has(Flags::ACK);
+        if uncharged && opens {
+            self.charge(now, ethernet.vid, Kind::Syn)?;
+        }
+        let found = match packet.seen {
+            Seen::Stranger(hash) => Err(hash),
+            _ => self.find_or_hash(&flow),
+        };
+        let index = match found {
             Ok(index) => index,
             Err(hash) => {
+                if uncharged && !opens {
+                    self.charge(now, ethernet.vid, Kind::Segment)?;
+                }
                 let counts = if tcp.has_counts { read_counts(frame, packet.at) } else { None };
                 let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, counts, payload_at };
                 return self.take_stranger(now, &arrival, None, out);

@@ -25,7 +25,14 @@ impl Rate {
         Rate { cost, burst: cost * at_once as u64 }
     }
 
+    /// Returns a rate of an event in `cost` nanoseconds, and of so many at once as `burst` nanoseconds
+    /// have.
+    pub(super) const fn of_nanos(cost: u64, burst: u64) -> Rate {
+        Rate { cost, burst }
+    }
+
     /// Returns true if one more event may happen at `now`, and charges it to the budget.
+    #[inline]
     pub(super) fn allow(self, empty_at: &mut u64, now: Instant) -> bool {
         // Shift the origin of the clock by the burst so that a clock at 0 starts full.
         let now = now.as_nanos().saturating_add(self.burst);
@@ -40,7 +47,13 @@ impl Rate {
 
     /// Gives an event back to the budget.
     pub(super) fn give_back(self, empty_at: &mut u64) {
-        *empty_at = empty_at.saturating_sub(self.cost);
+        self.add(empty_at, 1);
+    }
+
+    /// Gives the budget `n` events more, but no more than it can have.
+    #[inline]
+    pub(super) fn add(self, empty_at: &mut u64, n: u64) {
+        *empty_at = empty_at.saturating_sub(n * self.cost);
     }
 }
 
@@ -120,6 +133,7 @@ impl Sources {
         rate.give_back(self.budget(source));
     }
 
+    #[inline]
     fn budget(&mut self, source: impl Hash) -> &mut u64 {
         let hash = self.key.hash_one(source);
         // The remainder is below `SOURCES`.

@@ -142,6 +142,30 @@ impl<'a> Shape<'a> for Plain6<'a> {
     }
 }
 
+/// Returns true if a frame that starts with `head` is for `station` and has a SYN without an ACK, in a
+/// packet without IPv4 options or IPv6 extension headers.
+#[inline]
+pub(super) fn is_syn(head: &[u8], station: u64) -> bool {
+    is_syn_at::<TCP4, { TCP4 + tcp::HEADER_LEN }>(head, station, |h| {
+        (be32(h, IP - 2) ^ IPV4) & IPV4_BITS | (be32(h, IP + 6) ^ WHOLE_TCP) & WHOLE_TCP_BITS
+    }) || is_syn_at::<TCP6, { TCP6 + tcp::HEADER_LEN }>(head, station, |h| {
+        (be32(h, IP - 2) ^ IPV6) & IPV6_BITS | u32::from(h[IP + 6] ^ ipv6::TCP)
+    })
+}
+
+/// Does the same for one version of IP, whose header `other` finds usual by returning 0.
+#[inline(always)]
+fn is_syn_at<const TCP: usize, const N: usize>(
+    head: &[u8],
+    station: u64,
+    other: impl Fn(&[u8; N]) -> u32,
+) -> bool {
+    const BITS: u16 = Flags::SYN.0 | Flags::ACK.0;
+    let Some(h) = head.first_chunk::<N>() else { return false };
+    let flags = (be16(h, TCP + 12) ^ Flags::SYN.0) & BITS;
+    (be64(h, 0) ^ station) >> 16 | u64::from(other(h)) | u64::from(flags) == 0
+}
+
 /// Returns bits that are 0 only where TCP's header has the shape.
 #[inline(always)]
 fn other_tcp<const TCP: usize, const N: usize>(h: &[u8; N]) -> u32 {

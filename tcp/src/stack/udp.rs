@@ -29,6 +29,7 @@ use super::frame::{RxFrame, TxBody, TxFrame};
 use super::input::Layer2;
 use super::link::News;
 use super::neighbor::LinkAddr;
+use super::share::Kind;
 use crate::SendQueue;
 use crate::wire::{
     EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed, UdpHeader, Vid,
@@ -282,10 +283,9 @@ impl<S: SendQueue + Default> Stack<S> {
         (src, dst): (IpAddr, IpAddr),
         (ip_len, len): (usize, usize),
     ) -> Result<(), DropReason> {
-        let Some(open) = &mut self.udp.open else {
+        let Some(port) = self.udp.open.as_ref().map(|open| open.port) else {
             return Err(DropReason::RxUnknownProtocol);
         };
-        let port = open.port;
         let head = frame.chunk_at(0).get(ethernet::HEADER_LEN + ip_len..).unwrap_or_default();
         let header = UdpHeader::parse(head, len).map_err(|e| match e {
             Malformed::Split => DropReason::RxSplitHeader,
@@ -294,6 +294,8 @@ impl<S: SendQueue + Default> Stack<S> {
         if header.dst_port != port {
             return Err(DropReason::RxUnknownProtocol);
         }
+        self.charge(now, eth.vid, Kind::Datagram)?;
+        let Some(open) = &mut self.udp.open else { return Ok(()) };
         // A datagram sent to many hosts, or from no single host, gets no answer.
         let net = self.cfg.net.on(eth.vid);
         // The owner knows the link of a datagram by our address, and a VLAN's link-local address may

@@ -270,6 +270,8 @@ fn test_connections_and_new_clients_live_through_a_million_syns() {
             continue;
         }
         b.handle_timeouts(now);
+        // The worker is faster than the flood, and finds nothing to do between two bursts.
+        b.rest();
         // The connection has its turn: a segment comes, and one goes.
         let seg = segment(mine, next, Flags::ACK);
         let out = b.handle_frame(now, &tcp_frame((A, 1000), (B, PORT), &seg, &[7; 100])[..]);
@@ -306,4 +308,238 @@ fn test_connections_and_new_clients_live_through_a_million_syns() {
     assert!(b.connections() <= 2 + 2048, "{} connections", b.connections());
     assert_eq!((c.tx_arp_requests, c.half_open_evicted, c.time_wait_evicted), (0, 0, 0));
     assert!(c.syn_cookies_sent > u64::from(SYNS) * 9 / 10, "{c:?}");
+}
+
+/// Forged SYNs of random addresses, in bursts as a worker takes them.
+struct Flood {
+    random: heddle_base::Random,
+    burst: Vec<Option<net::Pieces>>,
+    sent: u64,
+}
+
+impl Flood {
+    const BURST: usize = 64;
+
+    fn new(frame: &[u8]) -> Flood {
+        let frame = || Some(net::Pieces(vec![frame.to_vec()], RxChecksum::Good));
+        let burst = core::iter::repeat_with(frame).take(Flood::BURST).collect();
+        Flood { random: heddle_base::Random::new(&Seed::from_u64(5)), burst, sent: 0 }
+    }
+
+    /// Hands over a burst, and in it, wherever it came, a frame of somebody else if there is one.
+    fn burst(&mut self, b: &mut Stack<ByteQueue>, now: Instant, other: Option<Vec<u8>>) {
+        for frame in &mut self.burst {
+            let bytes = self.random.next_u64().to_be_bytes();
+            let frame = &mut frame.as_mut().unwrap().0[0];
+            frame[27..30].copy_from_slice(&[bytes[0] | 1, bytes[1], bytes[2].clamp(1, 250)]);
+            frame[34..36].copy_from_slice(&[bytes[3] | 1, bytes[4]]);
+            frame[38..41].copy_from_slice(&bytes[5..]);
+        }
+        self.sent += Flood::BURST as u64;
+        let before = usize::try_from(self.random.below(Flood::BURST as u64)).unwrap();
+        let mut at = 0;
+        while at < Flood::BURST {
+            if at == before
+                && let Some(frame) = &other
+            {
+                b.handle_frame(now, &frame[..]);
+            }
+            at += b.handle_frames(now, &mut self.burst[at..]).frames as usize;
+        }
+    }
+}
+
+fn wide_b() -> StackConfig {
+    let mut cfg = config_b();
+    cfg.net = Addressing::new(vec![Cidr::new(B.into(), 8).unwrap()], vec![]).unwrap();
+    (cfg.min_backlog, cfg.syn_cookies, cfg.max_conns) = (2048, SynCookies::Auto, 4096);
+    (cfg.peer_half_open, cfg.peer_conns) = (PeerLimit::Share, PeerLimit::Share);
+    cfg
+}
+
+/// A client that asks again until the stack has answered, and then completes its handshake.
+#[derive(Clone, Copy)]
+struct Client {
+    host: Ipv4Addr,
+    next_try: Instant,
+    tries: u32,
+    answered: bool,
+}
+
+/// A connection keeps the worker busy in every turn, beside twice as many SYNs as a busy worker handles. It
+/// loses nothing, and neither do ends of handshakes; fifty new clients connect within a few of their
+/// SYNs.
+#[test]
+fn test_new_clients_connect_beside_flood_that_exceeds_share_of_busy_worker() {
+    const CLIENTS: u32 = 50;
+    let mut b: Stack<ByteQueue> = Stack::new(wide_b());
+    b.listen(None, PORT, 128).unwrap();
+    introduce_a(&mut b, Instant::ZERO);
+    let (id, mut mine, next) = established(&mut b, Instant::ZERO);
+    let mut flood = Flood::new(&tcp_frame((A, 1), (B, PORT), &syn(0), b""));
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|n| Client {
+            host: Ipv4Addr::from_bits(0x0aff_0001 + n),
+            next_try: ms(40 + u64::from(n)),
+            tries: 0,
+            answered: false,
+        })
+        .collect();
+    let every = Duration::from_nanos(1_000_000_000 * 64 / u64::from(share::A_SECOND / 4 * 5));
+    let (mut now, mut accepted, mut arrived) = (ms(1), 0, 0u32);
+    while accepted < CLIENTS as usize {
+        now = now + every;
+        assert!(now < ms(1000), "{accepted} clients have connected");
+        b.handle_timeouts(now);
+        let client = clients.iter_mut().find(|c| !c.answered && c.next_try <= now);
+        let asks = client.map(|c| {
+            (c.tries, c.next_try) = (c.tries + 1, now + Duration::from_millis(20));
+            tcp_frame((c.host, 1000), (B, PORT), &syn(100), b"")
+        });
+        flood.burst(&mut b, now, asks);
+        let seg = segment(mine, next, Flags::ACK);
+        let out = b.handle_frame(now, &tcp_frame((A, 1000), (B, PORT), &seg, &[7; 100])[..]);
+        let FrameOutcome::Conn { payload: Some(p), .. } = out else { panic!("{out:?}") };
+        b.accept_payload(now, id, p.pos, p.len);
+        mine = mine.wrapping_add(100);
+        arrived += 1;
+        for frame in frames(&mut b, now) {
+            let (h, s) = read_tcp(&frame);
+            let to = Ipv4Addr::from_bits(u32::from_be_bytes(*frame[30..].first_chunk().unwrap()));
+            let client = clients.iter_mut().find(|c| (c.host, 1000) == (to, h.dst_port));
+            let Some(client) = client else { continue };
+            client.answered = true;
+            let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
+            b.handle_frame(now, &tcp_frame((to, 1000), (B, PORT), &ack, b"")[..]);
+        }
+        accepted += events(&mut b).len();
+    }
+    let tries = clients.iter().map(|c| c.tries);
+    assert!(tries.clone().max().unwrap() <= 10, "{:?}", tries.clone().collect::<Vec<_>>());
+    assert!(tries.sum::<u32>() < 3 * CLIENTS, "every other SYN finds room");
+    let c = b.counters();
+    assert_eq!(c.segments_over_share, 0, "ends of handshakes have room of their own");
+    assert!(c.syns_over_share > flood.sent / 4, "{} of {}", c.syns_over_share, flood.sent);
+    assert_eq!(c.accepted, u64::from(CLIENTS) + 1);
+    assert!(arrived > 100 && b.conn(id).is_some());
+}
+
+/// The same flood finds a worker that has nothing else to do: every SYN gets its answer.
+#[test]
+fn test_worker_that_rests_takes_every_syn() {
+    let mut b: Stack<ByteQueue> = Stack::new(wide_b());
+    b.listen(None, PORT, 128).unwrap();
+    let mut flood = Flood::new(&tcp_frame((A, 1), (B, PORT), &syn(0), b""));
+    for turn in 0..1000 {
+        b.rest();
+        let now = Instant::from_nanos(1_000_000 + turn * 6400);
+        flood.burst(&mut b, now, None);
+        frames(&mut b, now);
+    }
+    let c = b.counters();
+    assert_eq!((c.syns_over_share, c.syn_acks_limited), (0, 0));
+    assert_eq!(c.tx_syn_acks, flood.sent);
+}
+
+/// A SYN counts as one however its headers look, and even if it is for a connection.
+#[test]
+fn test_every_shape_of_syn_has_its_place_in_the_share() {
+    let unusual = {
+        let plain = tcp_frame((A, 9), (B, PORT), &syn(0), b"");
+        // The same packet with four bytes of IPv4 options.
+        let mut ip = plain[14..34].to_vec();
+        ip[0] = 0x46;
+        ip[3] += 4;
+        ip.extend([1; 4]);
+        ip[10..12].fill(0);
+        let sum = Sum::of(&ip).complement();
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        [&plain[..14], &ip, &plain[34..]].concat()
+    };
+    let late = tcp_frame((A, 1000), (B, PORT), &syn(500), b"");
+    for frame in [tcp_frame((A, 9), (B, PORT), &syn(0), b""), unusual, late] {
+        let mut b = listening_b(8);
+        let (id, ..) = established(&mut b, ms(1));
+        for _ in 0..5000 {
+            b.handle_frame(ms(2), &frame[..]);
+        }
+        let c = b.counters();
+        assert!(c.syns_over_share > 2000, "{c:?}");
+        assert_eq!((c.segments_over_share, c.rx_bad_ip_checksum), (0, 0));
+        assert!(b.conn(id).is_some());
+    }
+}
+
+/// A flood beside the VLANs takes nothing from a client in one of them, and SYNs of VLANs that the port
+/// does not have take nothing at all.
+#[test]
+fn test_flood_on_one_link_leaves_the_share_of_others() {
+    use net::Received;
+    let seven = Vid::new(7).unwrap();
+    let own = Addressing::new(vec!["10.0.7.2/24".parse().unwrap()], vec![]).unwrap();
+    let mut cfg = config_b();
+    cfg.net = cfg.net.with_vlans(vec![Vlan::new(seven, own)]).unwrap();
+    let mut b: Stack<ByteQueue> = Stack::new(cfg);
+    b.listen(None, PORT, 8).unwrap();
+    let forged = tcp_frame((A, 9), (B, PORT), &syn(0), b"");
+    let mut tagged = |vid: u16, n: u32| {
+        let host = Ipv4Addr::from_bits(0x0a00_0700 | n);
+        let bytes = tcp_frame((host, 9), (Ipv4Addr::new(10, 0, 7, 2), PORT), &syn(0), b"");
+        let tag = Some(Tag::new(Vid::new(vid).unwrap(), 0));
+        b.handle_frame(ms(1), &mut Received { bytes, tag });
+        *b.counters()
+    };
+    for n in 0..10_000u32 {
+        let c = tagged(1000 + u16::try_from(n % 100).unwrap(), 9);
+        assert_eq!((c.rx_unknown_vlan, c.syns_over_share), (u64::from(n) + 1, 0));
+    }
+    for _ in 0..10_000 {
+        b.handle_frame(ms(1), &forged[..]);
+    }
+    assert!(b.counters().syns_over_share > 7000);
+    let (before, opened) = (b.counters().syns_over_share, b.counters().half_opened);
+    for n in 0..20 {
+        let host = Ipv4Addr::from_bits(0x0a00_0710 | n);
+        let bytes = tcp_frame((host, 9), (Ipv4Addr::new(10, 0, 7, 2), PORT), &syn(0), b"");
+        b.handle_frame(ms(1), &mut Received { bytes, tag: Some(Tag::new(seven, 0)) });
+    }
+    let c = b.counters();
+    assert_eq!((c.syns_over_share, c.half_opened - opened), (before, 20));
+}
+
+/// Strays and ICMP have a share as well; address resolution and segments of connections need none.
+#[test]
+fn test_strays_and_icmp_have_a_share_and_connections_and_arp_need_none() {
+    let mut b = listening_b(8);
+    let (id, mut mine, next) = established(&mut b, ms(1));
+    let stray = |n: u16, timestamps| {
+        let seg = TxSegment { timestamps, ..segment(5, 6, Flags::ACK) };
+        tcp_frame((A, n), (B, PORT), &seg, b"")
+    };
+    let mut echo = vec![8, 0, 0, 0, 1, 2, 3, 4];
+    let sum = Sum::of(&echo).complement();
+    echo[2..4].copy_from_slice(&sum.to_be_bytes());
+    let stamps = Some(crate::Timestamps { val: 1, ecr: 2 });
+    for n in 0..5000 {
+        b.handle_frame(ms(2), &stray(2000 + n, None)[..]);
+        b.handle_frame(ms(2), &stray(2000 + n, stamps)[..]);
+        b.handle_frame(ms(2), &ip_frame(A, B, 1, &echo)[..]);
+    }
+    let c = *b.counters();
+    assert!(c.segments_over_share > 7000 && c.icmp_over_share > 3000, "{c:?}");
+    let asked = c.tx_arp_replies;
+    for n in 0..20 {
+        let host = Ipv4Addr::new(10, 0, 0, 100 + n);
+        let question = arp_frame(wire_arp::Operation::Request, host, MAC_A, B, [0; 6]);
+        b.handle_frame(ms(2), &question[..]);
+    }
+    assert_eq!(b.counters().tx_arp_replies - asked, 20);
+    for _ in 0..5000 {
+        let seg = segment(mine, next, Flags::ACK);
+        let out = b.handle_frame(ms(2), &tcp_frame((A, 1000), (B, PORT), &seg, &[7; 10])[..]);
+        let FrameOutcome::Conn { payload: Some(p), .. } = out else { panic!("{out:?}") };
+        b.accept_payload(ms(2), id, p.pos, p.len);
+        mine = mine.wrapping_add(10);
+    }
+    assert_eq!(b.counters().segments_over_share, c.segments_over_share);
 }

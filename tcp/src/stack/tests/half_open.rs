@@ -268,6 +268,7 @@ fn test_address_that_answers_nothing_gets_so_many_syn_acks_and_no_more() {
         b.listen(None, PORT, 16).unwrap();
         introduce_a(&mut b, Instant::ZERO);
         let mut ask = |now, src| {
+            b.rest();
             b.handle_frame(now, &tcp_frame(src, (B, PORT), &syn(1), b"")[..]);
             frames(&mut b, now).len()
         };
@@ -287,6 +288,7 @@ fn test_host_that_completes_its_handshakes_has_no_limit() {
         b.listen(None, PORT, 16).unwrap();
         introduce_a(&mut b, Instant::ZERO);
         for port in 1..=6000 {
+            b.rest();
             b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
             let out = frames(&mut b, ms(1));
             let (_, s) = read_tcp(out.first().unwrap_or_else(|| panic!("{cookies:?} {port}")));

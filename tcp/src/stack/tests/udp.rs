@@ -149,6 +149,8 @@ fn flood(b: &mut Stack<ByteQueue>, now: Instant, src: Ipv4Addr, what: &[u8], cou
     wire_udp::UdpHeader { src_port: 1, dst_port: CM, len: 8 + what.len() }.emit(&mut h);
     let frame = ip_frame(src, B, 17, &[&h, what].concat());
     let taken = (0..count).map(|_| {
+        // The worker has nothing else to do.
+        b.rest();
         b.handle_frame(now, &frame[..]);
         received(b).len()
     });
