@@ -53,6 +53,8 @@ pub(crate) enum Case {
     Markers,
     /// Writes of 64 KiB with CRC at an MTU of 1500, between ends that count marks; there are none.
     Accurate,
+    /// The same as another case, over IPv6.
+    OverIpv6(OverIpv6),
     /// Messages of 64 KiB with CRC, four outstanding, at an MTU of 1500, over a port that cuts
     /// frames into segments, and brings them together.
     Train(Op),
@@ -97,6 +99,37 @@ pub(crate) enum Case {
     Connect,
 }
 
+/// The cases that exist over IPv6 as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OverIpv6 {
+    /// Writes of 64 KiB with CRC at an MTU of 1500.
+    Long,
+    /// Writes of 8 bytes, one outstanding.
+    Single,
+    /// Writes of 8 bytes, 64 outstanding.
+    Stream,
+    /// A pure ACK.
+    Ack,
+    /// A connection made and closed.
+    Connect,
+}
+
+impl OverIpv6 {
+    const ALL: [OverIpv6; 5] =
+        [OverIpv6::Long, OverIpv6::Single, OverIpv6::Stream, OverIpv6::Ack, OverIpv6::Connect];
+
+    /// Returns the case over IPv4.
+    fn over_ipv4(self) -> Case {
+        match self {
+            OverIpv6::Long => Case::Long { op: Op::Write, mtu: 1500, crc: true },
+            OverIpv6::Single => Case::Single(Op::Write),
+            OverIpv6::Stream => Case::Stream(Op::Write),
+            OverIpv6::Ack => Case::Ack,
+            OverIpv6::Connect => Case::Connect,
+        }
+    }
+}
+
 /// The thing that a case counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
@@ -138,6 +171,7 @@ impl Case {
         all.extend([false, true].into_iter().flat_map(hostile));
         all.extend([Case::Markers, Case::Accurate, Case::Ack]);
         all.extend([Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
+        all.extend(OverIpv6::ALL.map(Case::OverIpv6));
         all
     }
 
@@ -151,9 +185,15 @@ impl Case {
 
     /// Runs the case. Returns the number of operations that were measured.
     pub(crate) fn run(self, eal: &Eal) -> Result<u64, HarnessError> {
+        self.run_as(eal, Shape::default())
+    }
+
+    /// Runs the case; `base` has the settings that the case leaves open.
+    fn run_as(self, eal: &Eal, base: Shape) -> Result<u64, HarnessError> {
         match self {
+            Case::OverIpv6(case) => case.over_ipv4().run_as(eal, Shape { is_ipv6: true, ..base }),
             Case::Long { op, mtu, crc } => {
-                let shape = Shape { mtu, crc, size: LONG, depth: LONG_DEPTH, ..Shape::default() };
+                let shape = Shape { mtu, crc, size: LONG, depth: LONG_DEPTH, ..base };
                 stream(eal, shape, op, 256, 256)
             }
             Case::Markers => {
@@ -175,11 +215,11 @@ impl Case {
                 // The receiver holds back the ACK that completes the operation. The delay is
                 // shorter than usual: otherwise the count would consist of a thousand idle turns.
                 let ack_delay = 4 * TURN;
-                let shape = Shape { size: SHORT, depth: 1, ack_delay, ..Shape::default() };
+                let shape = Shape { size: SHORT, depth: 1, ack_delay, ..base };
                 stream(eal, shape, op, 512, 2048)
             }
             Case::Stream(op) => {
-                let shape = Shape { size: SHORT, depth: SHORT_DEPTH, ..Shape::default() };
+                let shape = Shape { size: SHORT, depth: SHORT_DEPTH, ..base };
                 stream(eal, shape, op, 4096, 8192)
             }
             Case::InsideLong(op) => {
@@ -195,9 +235,11 @@ impl Case {
                 let shape = Shape { mtu, crc: true, size, depth: SHORT_DEPTH, ..Shape::default() };
                 stream(eal, shape, Op::Write, 1024, 2048)
             }
-            Case::Ack => repeat(eal, false, Harness::ack),
-            Case::OutOfOrder => repeat(eal, false, Harness::out_of_order),
-            Case::PlacedAhead => repeat(eal, true, Harness::out_of_order),
+            Case::Ack => repeat(eal, base, Harness::ack),
+            Case::OutOfOrder => repeat(eal, base, Harness::out_of_order),
+            Case::PlacedAhead => {
+                repeat(eal, Shape { markers: true, ..base }, Harness::out_of_order)
+            }
             Case::Rpc(call) => {
                 let (size, depth) = match call {
                     Call::Echo => (INLINE, 1),
@@ -209,8 +251,7 @@ impl Case {
             Case::Many { tenants, of } => many(eal, tenants, of),
             Case::Hostile { kind, is_ipv6 } => hostile(kind, is_ipv6),
             Case::Connect => {
-                let mut harness =
-                    Harness::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
+                let mut harness = Harness::open(eal, Shape { size: SHORT, depth: 4, ..base })?;
                 for i in 0..8 + 64 {
                     harness.connect_and_close(i >= 8)?;
                 }
@@ -274,13 +315,13 @@ fn many(eal: &Eal, tenants: bool, of: Unit) -> Result<u64, HarnessError> {
 /// Repeats a piece of work that measures a part of itself: 512 times, after 64 unmeasured times.
 fn repeat(
     eal: &Eal,
-    markers: bool,
+    base: Shape,
     mut piece: impl FnMut(&mut Harness, bool) -> Result<(), HarnessError>,
 ) -> Result<u64, HarnessError> {
     const WARM: usize = 64;
     const OPS: usize = 512;
     let wire = Wire::Tapped;
-    let shape = Shape { size: TWO_SEGMENTS, depth: 1, wire, markers, ..Shape::default() };
+    let shape = Shape { size: TWO_SEGMENTS, depth: 1, wire, ..base };
     let mut harness = Harness::open(eal, shape)?;
     harness.connect()?;
     for i in 0..WARM + OPS {
@@ -295,6 +336,7 @@ impl fmt::Display for Case {
             Case::Long { op, mtu, crc } => {
                 write!(f, "{op}-64k-mtu{mtu}-{}", if crc { "crc" } else { "nocrc" })
             }
+            Case::OverIpv6(case) => write!(f, "{}-ipv6", case.over_ipv4()),
             Case::Train(op) => write!(f, "{op}-64k-train"),
             Case::Single(op) => write!(f, "{}-single", short(op)),
             Case::Stream(op) => write!(f, "{}-stream", short(op)),

@@ -1,6 +1,6 @@
 //! Two RNICs on one thread, in virtual time. This module makes all calls to them.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::VecDeque;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -61,6 +61,8 @@ pub(crate) struct Shape {
     pub(crate) tenants: bool,
     /// True if both ends count marks (accurate ECN).
     pub(crate) accurate: bool,
+    /// True for addresses of IPv6.
+    pub(crate) is_ipv6: bool,
 }
 
 impl Default for Shape {
@@ -79,6 +81,7 @@ impl Default for Shape {
             conns: 1,
             tenants: false,
             accurate: false,
+            is_ipv6: false,
         }
     }
 }
@@ -110,8 +113,17 @@ pub(crate) enum HarnessError {
     Frames { frames: usize, expected: usize },
 }
 
-const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
-const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471);
+const PORT: u16 = 7471;
+const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
+
+/// Returns the address of an end; the server's is that of end 2.
+fn addr_of(n: u8, is_ipv6: bool) -> IpAddr {
+    if is_ipv6 {
+        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n.into()).into()
+    } else {
+        Ipv4Addr::new(10, 0, 0, n).into()
+    }
+}
 
 /// The virtual time of a turn.
 pub(crate) const TURN: Duration = Duration::from_micros(1);
@@ -178,7 +190,9 @@ impl Harness {
                 ..ConnConfig::default()
             },
             ..EndpointConfig::with_seed(
-                Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
+                Cidr::new(addr_of(n, shape.is_ipv6), if shape.is_ipv6 { 64 } else { 24 })
+                    .into_iter()
+                    .collect(),
                 Seed::from_u64(n.into()),
             )
         };
@@ -212,7 +226,8 @@ impl Harness {
         };
         let (first, second) = (device(&a)?, device(b.as_ref().unwrap_or(&a))?);
         let mut ends = [End::new(Some(a), first, &shape)?, End::new(b, second, &shape)?];
-        let server_at = if shape.wire == Wire::Inside { LOOPED } else { SERVER };
+        let server = SocketAddr::new(addr_of(2, shape.is_ipv6), PORT);
+        let server_at = if shape.wire == Wire::Inside { LOOPED } else { server };
         let mpa = mpa(&Shape { crc: false, ..shape });
         let params = ListenParams { protocol: mpa, ..ListenParams::default() };
         let server = &mut ends[1];
