@@ -83,7 +83,8 @@ def arguments(given=None):
                        help="begin no run after this many seconds")
     usage.add_argument("--congestion", metavar="NAME",
                        help="algorithm of Heddle's senders, as heddle bench --congestion has it")
-    usage.add_argument("--ecn", action="store_true", help="all senders ask for ECN")
+    usage.add_argument("--ecn", nargs="?", const="request", choices=("request", "accurate"),
+                       help="all senders ask for ECN, Heddle's for accurate ECN if that is named")
     usage.add_argument("--mark", metavar="SIZE",
                        help="the queue marks from so many bytes on, as 30K; implies --ecn")
     usage.add_argument("--results", default="target/networks.json", metavar="FILE")
@@ -196,7 +197,7 @@ def main():
     with Lab(programs["impair"]) as lab:
         hosts = Hosts(lab, programs["heddle"], programs["peer"], args.congestion)
         if args.ecn or args.mark:
-            hosts.ask_for_ecn()
+            hosts.ask_for_ecn(args.ecn or "request")
         run = {"quick": lambda: quick.run(hosts, say),
                "cells": lambda: compare(args, hosts, results),
                "fairness": lambda: share(args, hosts, results),

@@ -65,12 +65,12 @@ class Hosts:
     def __init__(self, lab, heddle, peer, congestion=None):
         self.lab, self.heddle, self.peer = lab, heddle, peer
         self.congestion = congestion
-        self.ecn = False
+        self.ecn = None
 
-    def ask_for_ecn(self):
-        """Makes all senders ask for ECN from now on."""
-        self.ecn = True
-        self.lab.ecn(True)
+    def ask_for_ecn(self, when):
+        """Makes senders ask for ECN from now on, Heddle's by this name; without it, none asks."""
+        self.ecn = when
+        self.lab.ecn(when is not None)
 
     def device(self, side, prefix=24):
         return ["--vdev", f"net_af_packet0,iface={self.lab.links[side]}", "--ip",
@@ -85,6 +85,8 @@ class Hosts:
             address = f"{HEDDLE[1]}:{PORT}"
             command = [self.heddle, "serve", *self.device(1, prefix), "--listen",
                        f"{address}={service}", "--memory", "256"]
+            if self.ecn == "accurate":
+                command += ["--ecn", self.ecn]
         program = programs.start(self.lab.names[1], *command)
         program.wait_for("listening", SERVES)
         return address, program
@@ -104,7 +106,7 @@ class Hosts:
         if self.congestion:
             command += ["--congestion", self.congestion]
         if self.ecn:
-            command += ["--ecn", "request"]
+            command += ["--ecn", self.ecn]
         return programs.start(self.lab.names[0], *command)
 
     def acknowledged(self, client=None):

@@ -25,7 +25,7 @@ class Check:
     counter: str
     resends: bool
     ways: tuple = (LINUX, TO_LINUX, FROM_LINUX)
-    ecn: bool = False
+    ecn: str = None
     seconds: float = SECONDS
 
 
@@ -43,7 +43,9 @@ CHECKS = [
     # Both suspect a black hole after a few timeouts in a row, of which Linux's take seconds.
     Check(f"{BASE},mtu=1400,silent", "too_big", True, (LINUX,), seconds=9),
     Check(f"{BASE},mtu=1400,silent", "too_big", True, (TO_LINUX, OURS), seconds=3),
-    Check(f"{BASE},mark=20K", "marked", False, (LINUX,), True),
+    Check(f"{BASE},mark=20K", "marked", False, (LINUX, TO_LINUX, OURS), "request"),
+    # Linux answers as RFC 3168 has it.
+    Check(f"{BASE},mark=20K", "marked", False, (TO_LINUX, OURS), "accurate"),
 ]
 
 
@@ -55,7 +57,7 @@ def run(hosts, say):
     plan += [(check.settings, way, Wire(check.settings, "delay=1ms"), 1 << 20, check)
              for check in CHECKS for way in check.ways]
     for title, way, wire, outstanding, check in plan:
-        hosts.lab.ecn(bool(check and check.ecn))
+        hosts.ask_for_ecn(check.ecn if check else None)
         try:
             seconds = check.seconds if check else SECONDS
             found = measure(hosts, way, wire, WARMUP, seconds, outstanding, verify=True)

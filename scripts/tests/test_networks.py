@@ -30,6 +30,12 @@ class Arguments(unittest.TestCase):
         self.assertIn("not allowed with", self.refused("--quick", "--cells"))
         self.assertEqual(figures.arguments(["--floods"]).what, "floods")
 
+    def test_ecn_is_classic_unless_accurate_is_named(self):
+        asked = [figures.arguments(["--cells", *given]).ecn
+                 for given in ([], ["--ecn"], ["--ecn", "accurate"])]
+        self.assertEqual(asked, [None, "request", "accurate"])
+        self.assertIn("invalid choice", self.refused("--cells", "--ecn", "often"))
+
     def test_numbers_out_of_range_are_refused(self):
         for given in ["--rate=0", "--rate=nan", "--rtt=-1", "--loss=51", "--loss=x", "--rate=1e9"]:
             self.assertIn("is no number from", self.refused("--cells", given))
