@@ -49,6 +49,16 @@ impl Interface {
         Interface::read(&name).ok()
     }
 
+    /// Returns true if the namespace has no interface of that number. The kernel says so itself: a
+    /// process without a descriptor left to ask with knows nothing of the interface.
+    pub(crate) fn is_gone(if_index: u32) -> bool {
+        let mut name = [0; libc::IF_NAMESIZE];
+        // SAFETY: `name` has room for IF_NAMESIZE characters, NUL included.
+        let p = unsafe { libc::if_indextoname(if_index, name.as_mut_ptr()) };
+        let missing = [Some(libc::ENXIO), Some(libc::ENODEV)];
+        p.is_null() && missing.contains(&io::Error::last_os_error().raw_os_error())
+    }
+
     fn read(name: &CStr) -> io::Result<Interface> {
         // SAFETY: no memory is passed; the result is checked.
         let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };

@@ -396,7 +396,9 @@ impl Port {
     /// Returns the processor socket of the port; `None` if it is unknown or irrelevant: a device
     /// that is not on a bus is where its workers are.
     pub fn socket(&self) -> Option<u32> {
-        self.plan.socket.filter(|_| !self.device.is_plugged())
+        let members = self.device.members.as_ref();
+        let on_bus = members.map_or(!self.device.is_plugged(), Members::are_on_bus);
+        self.plan.socket.filter(|_| on_bus)
     }
 
     /// Returns the state of the link, without waiting. The link of a bond is up while a member carries
@@ -420,13 +422,15 @@ impl Port {
         Some(news)
     }
 
-    /// Returns the counters of each member of the port's bond; empty if the port is none.
+    /// Returns the counters of each member of the port's bond; empty if the port is none. The counters
+    /// of a member that was unplugged stay as they were.
     pub fn member_stats(&self) -> Vec<PortStats> {
         self.device.members.as_ref().map(Members::stats).unwrap_or_default()
     }
 
     /// Gives back members of the port's bond that were unplugged, or that the system asks back, so
-    /// that it waits for this process no longer. Returns their names. The last member stays. The call
+    /// that it waits for this process no longer; and virtual devices whose interface the kernel has no
+    /// more. Returns their names. The last member stays. The call
     /// takes some milliseconds if there are such members; it waits for up to 200 ms for a worker that
     /// takes no turn, and leaves the member to the next call.
     pub fn release_lost(&self) -> Vec<String> {
@@ -505,8 +509,14 @@ impl Port {
     }
 }
 
-/// Returns the counters of a device's driver.
+/// Returns the counters of a device's driver; those of a bond are its members' together, also of
+/// members that were unplugged: DPDK counts only those that the bond has now.
 fn stats(device: &EthDev) -> PortStats {
+    if let Some(members) = &device.members {
+        let mut all = PortStats::default();
+        members.stats().iter().for_each(|s| all.add(s));
+        return all;
+    }
     let mut s = sys::rte_eth_stats::default();
     // SAFETY: the device is open, and stays so while it is borrowed; the callee fills `s`, and
     // zeros stay if it cannot.

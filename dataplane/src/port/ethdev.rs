@@ -131,6 +131,11 @@ impl EthDev {
         self.plugged.is_some()
     }
 
+    /// Returns true if the device is on a bus, and is no longer there.
+    pub(super) fn is_absent(&self) -> bool {
+        !self.is_plugged() && pci_name(&self.name).is_some_and(|name| is_absent(&name))
+    }
+
     /// Returns true if every frame that the device sends comes back to it.
     pub(super) fn is_looped(&self) -> bool {
         matches!(&self.joint, Some(Joint::Rings(rings)) if rings.is_looped())

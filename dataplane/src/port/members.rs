@@ -23,6 +23,7 @@ use super::error::PortError;
 use super::ethdev::{self, EthDev, attach, find, is_gone, plug};
 use super::lock::control;
 use crate::eal;
+use crate::interface::Interface;
 
 /// A member as long as the bond has it.
 #[derive(Debug)]
@@ -31,6 +32,29 @@ struct Place {
     id: u16,
     /// Absent when the member was unplugged.
     device: Option<EthDev>,
+    /// The kernel's interface behind a virtual device; 0 if there was none.
+    interface: u32,
+    /// The counters that were read last.
+    counted: PortStats,
+}
+
+impl Place {
+    /// Returns the counters; those of a member that was unplugged stay as they were.
+    fn count(&mut self) -> PortStats {
+        // A NIC that is no longer in its slot has all ones in every register.
+        if let Some(device) = self.device.as_ref().filter(|d| !d.is_absent()) {
+            self.counted = super::stats(device);
+        }
+        self.counted
+    }
+
+    /// Returns true if the member was unplugged, or the system asks it back, and the bond has it still.
+    fn is_lost(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| match device.is_plugged() {
+            true => self.interface != 0 && Interface::is_gone(self.interface),
+            false => is_gone(&self.name),
+        })
+    }
 }
 
 /// The members of a bond.
@@ -112,9 +136,10 @@ impl Members {
             // SAFETY: a started port.
             let groups = unsafe { sys::rte_eth_allmulticast_enable(self.bond) } == 0;
             if !groups || all {
+                eal::clear_log();
                 // SAFETY: a started port.
                 let rc = unsafe { sys::rte_eth_promiscuous_enable(self.bond) };
-                device.check("taking groups", if groups { 0 } else { rc })?;
+                device.check(if groups { "taking all frames" } else { "taking groups" }, rc)?;
             }
         }
         let ids: Vec<u16> = places.iter().map(|p| p.id).collect();
@@ -195,10 +220,16 @@ impl Members {
         self.state().members.iter().any(|m| m.active)
     }
 
-    /// Returns the counters of each member; zeros for a member that was unplugged.
+    /// Returns the counters of each member, in the order of the description. A member that was
+    /// unplugged keeps its counters.
     pub(super) fn stats(&self) -> Vec<PortStats> {
-        let of = |place: &Place| place.device.as_ref().map(super::stats).unwrap_or_default();
-        self.places().iter().map(of).collect()
+        self.places().iter_mut().map(Place::count).collect()
+    }
+
+    /// Returns true if a member is on a bus.
+    pub(super) fn are_on_bus(&self) -> bool {
+        let on_bus = |place: &Place| place.device.as_ref().is_some_and(|d| !d.is_plugged());
+        self.places().iter().any(on_bus)
     }
 
     /// Gives the bond's station address to the member that is active by now.
@@ -212,13 +243,15 @@ impl Members {
     }
 
     /// Gives back members that were unplugged, or that the system asks back: it waits until then.
-    /// Returns their names. The call takes milliseconds if there are any, and [`PATIENCE`] if a worker
-    /// takes no turns; the member then stays, until the next call.
+    /// Virtual devices whose interface the kernel has no more go as well. Returns their names. The
+    /// call takes milliseconds if there are any, and [`PATIENCE`] if a worker takes no turns; the
+    /// members that are left then stay, until the next call.
     pub(super) fn release_lost(&self) -> Vec<String> {
         let mut released = Vec::new();
-        let lost =
-            |p: &Place| p.device.as_ref().is_some_and(|d| !d.is_plugged()) && is_gone(&p.name);
-        let lost: Vec<u16> = self.places().iter().filter(|p| lost(p)).map(|p| p.id).collect();
+        let lost = |places: &[Place]| -> Vec<u16> {
+            places.iter().filter(|p| p.is_lost()).map(|p| p.id).collect()
+        };
+        let lost = lost(&self.places());
         for id in lost {
             // A bond without members goes on polling the last that it had.
             if self.places().iter().filter(|p| p.device.is_some()).count() == 1 {
@@ -233,11 +266,13 @@ impl Members {
                 // SAFETY: our bond. The call fails if the member has left already.
                 let _ = unsafe { sys::heddle_bond_remove(self.bond, id) };
             }
+            // A further member must not leave meanwhile: it may be the last that the bond has.
             if !self.bursts_have_ended() {
-                continue;
+                break;
             }
             let mut places = self.places();
             let Some(place) = places.iter_mut().find(|p| p.id == id) else { continue };
+            place.count();
             let device = place.device.take();
             released.push(place.name.clone());
             drop(places);
@@ -286,8 +321,12 @@ pub(super) fn bond(bond: &Bond, mtu: u16, queues: usize) -> Result<EthDev, PortE
 /// Joins devices in a bond.
 pub(super) fn join(bond: &Bond, devices: Vec<EthDev>) -> Result<EthDev, PortError> {
     let mut capabilities = Vec::with_capacity(devices.len());
+    let mut interfaces = Vec::with_capacity(devices.len());
     for device in &devices {
-        let (caps, _) = device.capabilities()?;
+        let (caps, info) = device.capabilities()?;
+        // A number that is none of this namespace's now says nothing later.
+        let known = Interface::numbered(info.if_index).is_some() && device.is_plugged();
+        interfaces.push(if known { info.if_index } else { 0 });
         if let Some(why) = bond::refusal(bond.mode, &caps) {
             return Err(PortError::NoMember { device: device.name.clone(), why: why.into() });
         }
@@ -297,9 +336,11 @@ pub(super) fn join(bond: &Bond, devices: Vec<EthDev>) -> Result<EthDev, PortErro
     let id = device.port();
     let places = devices
         .into_iter()
-        .map(|device| {
+        .zip(interfaces)
+        .map(|(device, interface)| {
             device.join_bond(&name);
-            Place { name: device.name.clone(), id: device.id, device: Some(device) }
+            let (name, id, counted) = (device.name.clone(), device.id, PortStats::default());
+            Place { name, id, device: Some(device), interface, counted }
         })
         .collect::<Vec<_>>();
     let ids: Vec<(u16, String)> = places.iter().map(|p| (p.id, p.name.clone())).collect();

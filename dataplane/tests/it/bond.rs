@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
@@ -16,17 +17,6 @@ use heddle_dataplane::*;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const BROADCAST: [u8; 6] = [0xff; 6];
-
-/// Returns a TCP frame to `to` with a source port.
-fn tcp(pool: Mempool, to: [u8; 6], source: u16) -> Mbuf {
-    let mut h = to.to_vec();
-    h.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 60]);
-    h.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 98, 0, 1, 10, 98, 0, 2]);
-    h.extend(source.to_be_bytes());
-    h.extend([0x1b, 0x58, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-    h.resize(74, 9);
-    frame(pool, &h)
-}
 
 /// Returns a broadcast with a number where [`tcp`] has the source port, of a type for experiments: a
 /// bridge may look into packets of IP, and drop those that no host has sent.
@@ -45,12 +35,14 @@ struct Side {
     queues: Vec<(RxQueue, TxQueue)>,
     /// Source ports of the frames that came; LACPDUs never come.
     got: Vec<u16>,
+    /// How many of the frames had a tag of VLAN 10.
+    tags: u16,
 }
 
 impl Side {
     fn new(mut port: Port) -> Side {
         let queues = port.take_queues();
-        Side { port, queues, got: Vec::new() }
+        Side { port, queues, got: Vec::new(), tags: 0 }
     }
 
     /// Takes one burst of each queue, as a worker does that has nothing to send.
@@ -61,8 +53,10 @@ impl Side {
             for m in &burst {
                 let bytes = content(m);
                 assert_ne!(bytes[12..14], [0x88, 0x09], "DPDK keeps the frames of LACP");
-                if bytes[..2] != [0x33, 0x33] && bytes.len() >= 36 {
-                    self.got.push(u16::from_be_bytes([bytes[34], bytes[35]]));
+                let at = if bytes[12..14] == [0x81, 0] { 38 } else { 34 };
+                self.tags += u16::from(at == 38);
+                if bytes[..2] != [0x33, 0x33] && bytes.len() >= at + 2 {
+                    self.got.push(u16::from_be_bytes([bytes[at], bytes[at + 1]]));
                 }
             }
         }
@@ -134,14 +128,26 @@ fn set_link(pair: &str, member: usize, up: bool) {
     }
 }
 
+/// Returns the frame with a tag of VLAN 10.
+fn tagged(pool: Mempool, m: &Mbuf) -> Mbuf {
+    let mut bytes = content(m);
+    bytes.splice(12..12, [0x81, 0, 0, 10]);
+    frame(pool, &bytes)
+}
+
 /// Sends a frame of each of 32 flows, and waits until all have come. Returns the frames that each
 /// member has sent, with LACPDUs that may come between.
 fn flows(a: &mut Side, b: &mut Side, pool: Mempool) -> Vec<u64> {
+    flows_of(a, b, pool, |m| m)
+}
+
+/// As [`flows`], with frames that `change` has changed.
+fn flows_of(a: &mut Side, b: &mut Side, pool: Mempool, change: impl Fn(Mbuf) -> Mbuf) -> Vec<u64> {
     let before: Vec<_> = a.port.member_stats().iter().map(|s| s.tx_frames).collect();
     b.got.clear();
     let to = b.port.mac();
     for flow in 0..32 {
-        assert!(a.send(tcp(pool, to, 40_000 + flow)), "flow {flow}");
+        assert!(a.send(change(tcp(pool, to, 40_000 + flow))), "flow {flow}");
     }
     until(&mut [a, b], "all flows come", |s| s[1].got.len() >= 32);
     let mut got = b.got.clone();
@@ -175,6 +181,23 @@ fn test_lacp_agrees_and_shares_flows_over_the_members_by_hash() {
     assert_eq!(pool.in_use(), 0);
 }
 
+/// The hash looks behind the tag, and the tag stays, also with fewer members.
+#[test]
+fn test_frames_of_vlans_are_shared_over_the_members() {
+    let pool = pool(1023);
+    let (mut a, mut b) = rings("vlan-", TransmitHash::Layer34, 1);
+    let shares = flows_of(&mut a, &mut b, pool, |m| tagged(pool, &m));
+    assert!(shares.iter().all(|frames| *frames >= 8), "{shares:?}");
+    assert_eq!(b.tags, 32);
+    set_link("vlan-", 1, false);
+    let only = [(true, true), (false, false)];
+    until(&mut [&mut a, &mut b], "one is left", |s| s.iter().all(|s| s.members() == only));
+    let shares = flows_of(&mut a, &mut b, pool, |m| tagged(pool, &m));
+    assert_eq!((shares[1], b.tags), (0, 64));
+    drop((a, b));
+    assert_eq!(pool.in_use(), 0);
+}
+
 #[test]
 fn test_aggregate_goes_on_without_a_member_and_with_it_again() {
     let pool = pool(1023);
@@ -193,6 +216,8 @@ fn test_aggregate_goes_on_without_a_member_and_with_it_again() {
     let all = [(true, true); 2];
     until(&mut [&mut a, &mut b], "LACP agrees again", |s| s.iter().all(|s| s.members() == all));
     assert!(flows(&mut a, &mut b, pool).iter().all(|frames| *frames >= 8));
+    let (port, members) = (a.port.stats(), a.port.member_stats());
+    assert_eq!(port.rx_frames, members.iter().map(|m| m.rx_frames).sum::<u64>(), "{port:?}");
     // Without any member, frames stay with their sender.
     set_link("lost-", 0, false);
     set_link("lost-", 1, false);
@@ -329,6 +354,28 @@ fn test_bonds_that_cannot_be_are_errors_that_name_the_member() {
     assert!(open("net_null23", pool(255)).is_ok(), "removed after each error");
 }
 
+/// A worker's memory and threads are at the processor socket of its port.
+#[test]
+fn test_bond_is_at_the_socket_of_its_devices() {
+    use heddle_dpdk_sys as sys;
+    eal();
+    let names = ["net_null25", "net_null26"];
+    for name in names {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the EAL runs; the strings are NUL-terminated and copied.
+        let rc = unsafe {
+            sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), c"size=300".as_ptr())
+        };
+        assert_eq!(rc, 0);
+    }
+    let of_eal = |name: &str| Member::Device(name.into());
+    let bond = Bond::new(BondMode::ActiveBackup, names.map(of_eal).to_vec());
+    let source = PortSource::Bond(Box::new(bond));
+    let at = source.socket(&eal());
+    let port = Port::open(&eal(), &source, &PortConfig::new(pool(4095))).unwrap();
+    assert!(at.is_some() && port.socket() == at, "{at:?}, {:?}", port.socket());
+}
+
 /// A bridge with the interfaces of a bond's members, and of a far end.
 struct Switch(Veth);
 
@@ -364,7 +411,7 @@ fn test_active_backup_moves_to_the_member_that_has_a_link() {
         let mut near = Side::new(open_bond(bond, &PortConfig::new(pool)).unwrap());
         let (far, far_rx, far_tx) =
             open(&format!("net_af_packet30,iface={}", switch.0.1), pool).unwrap();
-        let mut far = Side { port: far, queues: vec![(far_rx, far_tx)], got: Vec::new() };
+        let mut far = Side { port: far, queues: vec![(far_rx, far_tx)], got: Vec::new(), tags: 0 };
         plug_in("hdlbond0");
         plug_in("hdlbond1");
         let mac = near.port.mac();
@@ -428,4 +475,61 @@ fn test_active_backup_moves_to_the_member_that_has_a_link() {
         drop((near, far));
         assert_eq!(pool.in_use(), 0);
     }
+}
+
+/// Virtual devices can lose their interface of the kernel, as NICs can be unplugged.
+#[test]
+#[ignore = "needs root: makes tap interfaces"]
+fn test_member_that_is_gone_leaves_with_its_memory_and_its_counters_stay() {
+    let pool = pool(8191);
+    let taps = ["net_tap32,iface=hdlgone0", "net_tap33,iface=hdlgone1"];
+    let bond = bond(BondMode::ActiveBackup, &taps);
+    let mut near = Side::new(open_bond(bond, &PortConfig::new(pool)).unwrap());
+    up_and_quiet("hdlgone0");
+    up_and_quiet("hdlgone1");
+    until(&mut [&mut near], "the first is active", |s| {
+        s[0].members() == [(true, true), (true, false)]
+    });
+    let memory = Memory::new(4096);
+    let mut send = |near: &mut Side| {
+        for n in 0..20 {
+            let mut m = broadcast(pool, n);
+            m.chain(memory.external(pool, 0, 500).unwrap()).unwrap();
+            assert!(near.send(m));
+        }
+    };
+    send(&mut near);
+    assert!(near.port.release_lost().is_empty(), "nothing is lost");
+    ip("link del hdlgone0");
+    assert!(near.port.release_lost().is_empty(), "no thread says that it has ended its burst");
+    assert!(!near.state().members[0].gone);
+    let before = (near.port.stats(), near.port.member_stats()[0]);
+    assert!(before.0.tx_frames >= 20 && before.1.tx_frames >= 20, "{before:?}");
+    let stop = AtomicBool::new(false);
+    let released = std::thread::scope(|s| {
+        let queues = &mut near.queues;
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let mut burst = Burst::new();
+                queues[0].0.burst(&mut burst);
+            }
+        });
+        let released = near.port.release_lost();
+        stop.store(true, Ordering::Relaxed);
+        released
+    });
+    assert_eq!(released, ["net_tap32"]);
+    assert!(open("net_tap32,iface=hdlgone2", pool).is_ok(), "others may have the device");
+    assert_eq!(near.port.member_stats()[0], before.1);
+    assert!(near.port.stats().tx_frames >= before.0.tx_frames, "{:?}", near.port.stats());
+    until(&mut [&mut near], "the second is active", |s| s[0].members()[1] == (true, true));
+    assert!(near.state().members[0].gone);
+    send(&mut near);
+    assert_eq!(memory.references(), 0);
+    assert!(near.port.stats().tx_frames >= before.0.tx_frames + 20);
+    ip("link del hdlgone1");
+    assert!(near.port.release_lost().is_empty(), "the last one stays");
+    assert!(!near.state().members[1].gone);
+    drop(near);
+    assert_eq!(pool.in_use(), 0);
 }

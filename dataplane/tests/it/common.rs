@@ -54,6 +54,17 @@ pub fn frame(pool: Mempool, content: &[u8]) -> Mbuf {
     m
 }
 
+/// Returns a TCP frame to the station `to` with a source port.
+pub fn tcp(pool: Mempool, to: [u8; 6], source: u16) -> Mbuf {
+    let mut h = to.to_vec();
+    h.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 60]);
+    h.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 98, 0, 1, 10, 98, 0, 2]);
+    h.extend(source.to_be_bytes());
+    h.extend([0x1b, 0x58, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    h.resize(74, 9);
+    frame(pool, &h)
+}
+
 /// Returns all bytes of a frame.
 pub fn content(m: &Mbuf) -> Vec<u8> {
     let mut v = vec![0; m.len()];

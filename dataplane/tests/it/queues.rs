@@ -21,17 +21,6 @@ fn open_with(vdev: &str, config: &PortConfig) -> Result<Port, PortError> {
     Port::open(&eal(), &PortSource::Vdev(vdev.parse().unwrap()), config)
 }
 
-/// Returns a TCP frame between two ports.
-fn tcp(pool: Mempool, source: u16) -> Mbuf {
-    let mut h = vec![0xff; 6];
-    h.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 60]);
-    h.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 98, 0, 1, 10, 98, 0, 2]);
-    h.extend(source.to_be_bytes());
-    h.extend([0x1b, 0x58, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
-    h.resize(74, 9);
-    frame(pool, &h)
-}
-
 /// Sends `n` flows of a few frames each through the queues of `from`, a flow always through the
 /// same queue, and returns at which queue of `to` each of them arrived.
 fn flows(
@@ -44,7 +33,7 @@ fn flows(
     for round in 1..=3 {
         for flow in 0..n {
             let mut burst = Burst::new();
-            burst.push(tcp(pool, 40_000 + flow));
+            burst.push(tcp(pool, [0xff; 6], 40_000 + flow));
             let end = Instant::now() + PATIENCE;
             while from[usize::from(flow) % from.len()].1.burst(&mut burst) == 0 {
                 assert!(Instant::now() < end, "flow {flow} is not taken");
