@@ -127,6 +127,7 @@ pub fn seeds() -> Seeds {
             infiniband: false,
             congestion: None,
             ecn: None,
+            pacing: None,
             forward: None,
         })),
         admin(admin::Request::ListenAdd(admin::ListenAdd {
@@ -135,6 +136,7 @@ pub fn seeds() -> Seeds {
             infiniband: false,
             congestion: None,
             ecn: None,
+            pacing: None,
             forward: Some(admin::Forward {
                 to: "10.0.0.2:7174".into(),
                 over: "iwarp".into(),

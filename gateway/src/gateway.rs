@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use heddle_hub::{DeviceConfig, Hub};
-use heddle_types::{AppId, CmId, Event, ListenFailure, ListenerId, QpSpec, Request, Transport};
+use heddle_types::{
+    AppId, CmId, Event, ListenFailure, ListenerId, QpSpec, Request, TcpTerms, Transport,
+};
 use heddle_verbs::{
     AcceptParams, ConnectParams, Cq, Device, DeviceError, DeviceLimits, EventQueue, ListenParams,
     Pd, Protocol, Qp, QpInit, Qpn, Waker,
@@ -45,6 +47,9 @@ pub struct Rule {
     pub timeout: Duration,
     /// Largest number of simultaneous connections.
     pub most: usize,
+    /// Settings of TCP for the connections to the target, if they go over iWARP, where they differ from
+    /// the RNIC's.
+    pub tcp: TcpTerms,
 }
 
 /// The reason why a rule cannot be added.
@@ -140,8 +145,9 @@ impl Gateway {
             ..rule.params.clone()
         };
         let listener = self.device.listen(rule.addr, params, &self.events)?;
-        let Rule { addr, from, target, protocol, timeout, most, .. } = *rule;
-        self.pairing.add(PairingRule { listener, addr, from, target, protocol, timeout, most })?;
+        let Rule { addr, from, target, protocol, timeout, most, tcp, .. } = *rule;
+        let rule = PairingRule { listener, addr, from, target, protocol, timeout, most, tcp };
+        self.pairing.add(rule)?;
         self.listeners.insert(listener, Ok(false));
         Ok(listener)
     }

@@ -24,7 +24,7 @@ use core::time::Duration;
 
 use heddle_types::{
     CmId, ConnectFailure, Event, IbRefusal, ListenAt, ListenerId, Protocol, QpSpec, Request,
-    Transport,
+    TcpTerms, Transport,
 };
 
 use pair::Pair;
@@ -49,6 +49,8 @@ pub struct PairingRule {
     pub timeout: Duration,
     /// Largest number of simultaneous connections.
     pub most: usize,
+    /// Settings of TCP for the connections to the target.
+    pub tcp: TcpTerms,
 }
 
 /// The reason why a rule is refused.

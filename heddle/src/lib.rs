@@ -140,8 +140,8 @@ pub mod connection {
         AcceptParams, Agreed, BoundAddr, CmEvent, CmId, Congestion, ConnectFailure, ConnectParams,
         Connecting, Connection, ConnectionError, DEFAULT_READ_DEPTH, DYNAMIC_PORTS,
         DisconnectReason, Ecn, Ends, EventQueue, IbRefusal, Incoming, ListenFailure, ListenParams,
-        Listener, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate, Reservation, ReserveError,
-        TakenEvents, TcpTerms, TermCode, Transport,
+        Listener, ListenerId, MpaOptions, Pacing, PeerDepths, Protocol, QpFate, Reservation,
+        ReserveError, TakenEvents, TcpTerms, TermCode, Transport,
     };
 }
 

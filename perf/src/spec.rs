@@ -10,7 +10,7 @@ use heddle_base::units::{Probability, Size, Sizes, UnitError};
 use heddle_ctl::MTU;
 use heddle_dataplane::Offloads;
 use heddle_services::bench::{MAX_DEPTH, MAX_SIZE, Mode, Op, UnknownWord};
-pub use heddle_tcp::{Congestion, ConnConfig, Ecn};
+pub use heddle_tcp::{Congestion, ConnConfig, Ecn, Pacing};
 use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
 

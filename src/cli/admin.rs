@@ -142,11 +142,14 @@ pub(crate) enum ListenCommand {
         #[arg(long, conflicts_with = "forward")]
         infiniband: bool,
         /// Congestion control of its connections: cubic, newreno or dctcp
-        #[arg(long, value_name = "NAME", conflicts_with = "forward")]
+        #[arg(long, value_name = "NAME")]
         congestion: Option<String>,
-        /// Whether its connections use ECN: off, accept or request
-        #[arg(long, value_name = "NAME", conflicts_with = "forward")]
+        /// Whether its connections use ECN: off, accept, request or accurate
+        #[arg(long, value_name = "NAME")]
         ecn: Option<String>,
+        /// Whether its connections spread new data over long round trips: off or auto
+        #[arg(long, value_name = "NAME")]
+        pacing: Option<String>,
         /// Forward connections that arrive over the other protocol than --over
         #[arg(long, value_name = "ADDR:PORT", requires = "over")]
         forward: Option<String>,
@@ -256,12 +259,14 @@ pub(crate) fn listen(command: &ListenCommand) -> Result<(), Failure> {
             infiniband,
             congestion,
             ecn,
+            pacing,
             forward,
             over,
             connections,
             timeout,
             at,
         } => {
+            let [congestion, ecn, pacing] = [congestion, ecn, pacing].map(Clone::clone);
             let args = match (forward, over) {
                 (Some(to), Some(over)) => {
                     let (to, over) = (to.clone(), over.clone());
@@ -272,8 +277,9 @@ pub(crate) fn listen(command: &ListenCommand) -> Result<(), Failure> {
                         address: listen.clone(),
                         service: String::new(),
                         infiniband: false,
-                        congestion: None,
-                        ecn: None,
+                        congestion,
+                        ecn,
+                        pacing,
                         forward: Some(to),
                     }
                 }
@@ -284,8 +290,9 @@ pub(crate) fn listen(command: &ListenCommand) -> Result<(), Failure> {
                         address: parts.0.into(),
                         service: parts.1.into(),
                         infiniband: *infiniband,
-                        congestion: congestion.clone(),
-                        ecn: ecn.clone(),
+                        congestion,
+                        ecn,
+                        pacing,
                         forward: None,
                     }
                 }

@@ -22,7 +22,7 @@ use heddle_perf::progress::Progress;
 use heddle_perf::report::{BenchReport, LatencyKind, spreads, table};
 use heddle_perf::sizing::{memory_for, queues_for};
 use heddle_perf::spec::{
-    BenchSpec, Congestion, Ecn, Faults, OUTSTANDING, OUTSTANDING_INLINE, Rate, Until, Wire,
+    BenchSpec, Congestion, Ecn, Faults, OUTSTANDING, OUTSTANDING_INLINE, Pacing, Rate, Until, Wire,
 };
 use heddle_perf::workload::{Peer, Run};
 use heddle_services::bench::{Mode, Op};
@@ -270,6 +270,7 @@ impl Args {
             ("markers", json!(spec.mpa.markers)),
             ("congestion", json!(name_of(&Congestion::NAMES, spec.tcp.congestion))),
             ("ecn", json!(name_of(&Ecn::NAMES, spec.tcp.ecn))),
+            ("pacing", json!(name_of(&Pacing::NAMES, spec.tcp.pacing))),
             ("receive_window", json!(spec.tcp.recv_window)),
             ("loss", json!(spec.faults.loss.get())),
             ("reorder", json!(spec.faults.reorder.get())),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use heddle::dpdk::{Bond, BondMode, IovaMode, Member, Offloads, PortSource, TransmitHash, VdevArg};
 use heddle::rnic::MTU;
 use heddle::tcp::{
-    Addressing, Cidr, Congestion, ConnConfig, Ecn, PathMtu, Priority, Route, RouterAdverts,
+    Addressing, Cidr, Congestion, ConnConfig, Ecn, Pacing, PathMtu, Priority, Route, RouterAdverts,
     SynCookies, Vid, Vlan,
 };
 use heddle::units::Span;
@@ -249,6 +249,9 @@ pub(crate) struct TcpArgs {
     /// Explicit Congestion Notification: off, accept, request or accurate (asks for AccECN)
     #[arg(long, value_name = "WHEN", default_value = "accept", value_parser = ecn)]
     ecn: Ecn,
+    /// Spread new data over round trips of 4 ms and more (auto), or never (off)
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = pacing)]
+    pacing: Pacing,
     /// KiB that a peer may send ahead; without this option the window is 1024 KiB and grows with the
     /// path
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=65_536))]
@@ -264,6 +267,7 @@ impl TcpArgs {
         let sharing = Sharing {
             congestion: self.congestion,
             ecn: self.ecn,
+            pacing: self.pacing,
             path_mtu: self.path_mtu_probing,
             ..Sharing::default()
         };
@@ -282,6 +286,10 @@ fn congestion(s: &str) -> Result<Congestion, String> {
 
 fn ecn(s: &str) -> Result<Ecn, String> {
     named(&Ecn::NAMES, s)
+}
+
+fn pacing(s: &str) -> Result<Pacing, String> {
+    named(&Pacing::NAMES, s)
 }
 
 pub(crate) fn syn_cookies(s: &str) -> Result<SynCookies, String> {

@@ -75,8 +75,8 @@ impl RnicArgs {
     ) -> Result<Rnic, Failure> {
         match &self.socket {
             Some(_) if tcp != TcpArgs::default() => Err(Failure::usage(
-                "--congestion, --ecn, --receive-window and --path-mtu-probing: TCP is the \
-                 appliance's, whose file has these settings",
+                "--congestion, --ecn, --pacing, --receive-window and --path-mtu-probing: TCP is \
+                 the appliance's, whose file has these settings",
             )),
             Some(path) => {
                 let params = OpenParams { memory, queues, ..OpenParams::default() };

@@ -108,7 +108,7 @@ pub(crate) struct Args {
 
 /// Options that the configuration file replaces: first those that do not apply to a private RNIC
 /// either.
-const FLAGS: [&str; 27] = [
+const FLAGS: [&str; 28] = [
     "metrics",
     "vdev",
     "pci",
@@ -121,6 +121,7 @@ const FLAGS: [&str; 27] = [
     "vlans",
     "congestion",
     "ecn",
+    "pacing",
     "receive_window",
     "syn_cookies",
     "path_mtu_probing",

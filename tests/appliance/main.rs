@@ -9,6 +9,9 @@ mod net;
 #[path = "../support/built.rs"]
 mod built;
 
+#[path = "../support/library.rs"]
+mod library;
+
 #[path = "../support/tenant/mod.rs"]
 #[allow(dead_code, reason = "what the program uses besides")]
 mod hostile_tenant;

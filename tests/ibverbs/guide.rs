@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::names;
+use crate::library;
 
 #[path = "../support/pages.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -87,7 +87,7 @@ fn run(block: &str) -> Output {
     }
     c.args(["bash", "-uc", &script(block)]).current_dir(dir.path());
     c.env("PATH", std::env::join_paths(path).unwrap());
-    c.env("HEDDLE_LIBDIR", names::library()).env_remove("LD_LIBRARY_PATH");
+    c.env("HEDDLE_LIBDIR", library::library()).env_remove("LD_LIBRARY_PATH");
     c.env("XDG_RUNTIME_DIR", dir.path()).env_remove("HEDDLE_SOCKET");
     c.stdin(std::process::Stdio::null());
     c.output().unwrap_or_else(|e| panic!("timeout: {e}; apt-get install coreutils util-linux"))

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
+#[path = "../support/library.rs"]
+mod library;
+
 mod c;
 mod ended;
 mod events;

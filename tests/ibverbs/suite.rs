@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::lab::lab;
-use crate::{c, names};
+use crate::{c, library};
 
 fn run(name: &str) {
     let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ibverbs/c")).join(name);
     let dir = tempfile::tempdir().unwrap();
-    let library = names::library();
+    let library = library::library();
     // Link with the distribution's library file, and run on ours, which has the names that the
     // program binds.
     let program = c::compile(&source, dir.path(), &["-libverbs", "-lpthread"]);

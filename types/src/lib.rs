@@ -44,7 +44,7 @@ pub use params::{AcceptTerms, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, Qp
 pub use protocol::{DialogueError, ParamsError, Protocol};
 pub use qp::ConnectedState;
 pub use request::{Request, RequestError};
-pub use tcp::{Congestion, Ecn, TcpTerms};
+pub use tcp::{Congestion, Ecn, Pacing, TcpTerms};
 pub use term_code::TermCode;
 pub use terminate::TerminatePayload;
 pub use wr::{Data, Limits, PostError, RecvWr, SendOp, SendWr, Sge, check_recv, check_send};

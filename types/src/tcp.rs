@@ -53,6 +53,23 @@ impl Ecn {
     ];
 }
 
+/// Whether a connection spreads what it sends over the round trip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub enum Pacing {
+    /// Never: bytes go as soon as the windows allow.
+    Off,
+    /// Where round trips take 4 ms or more.
+    #[default]
+    Auto,
+}
+
+impl Pacing {
+    /// The names in settings.
+    pub const NAMES: [(&str, Pacing); 2] = [("off", Pacing::Off), ("auto", Pacing::Auto)];
+}
+
 /// The settings of a listener's connections, or of one connection, where they differ from the
 /// settings of the RNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,13 +82,20 @@ pub struct TcpTerms {
     /// Whether the connections use ECN.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub ecn: Option<Ecn>,
+    /// Whether the connections spread new data over the round trip.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub pacing: Option<Pacing>,
 }
 
 impl TcpTerms {
     /// Returns these settings, and those of `other` where these name none.
     #[must_use]
     pub fn or(self, other: TcpTerms) -> TcpTerms {
-        TcpTerms { congestion: self.congestion.or(other.congestion), ecn: self.ecn.or(other.ecn) }
+        TcpTerms {
+            congestion: self.congestion.or(other.congestion),
+            ecn: self.ecn.or(other.ecn),
+            pacing: self.pacing.or(other.pacing),
+        }
     }
 
     /// Returns true if all settings are those of the RNIC.

@@ -47,8 +47,8 @@ pub use heddle_shm::{PageSize, Region, RegionError, Sleeper, Waker};
 pub use heddle_types::{
     Access, Agreed, AppId, AtomicOp, Bind, BindError, CmId, Congestion, ConnectFailure, Cqe, CqeOp,
     CqeStatus, DEFAULT_READ_DEPTH, Data, DisconnectReason, Ecn, Event as CmEvent, IbRefusal,
-    ListenFailure, ListenerId, MpaOptions, Pd, PeerDepths, PostError, Protocol, QpFate, Qpn, Queue,
-    RecvWr, SendOp, SendWr, Sge, Stag, TcpTerms, TermCode, Transport,
+    ListenFailure, ListenerId, MpaOptions, Pacing, Pd, PeerDepths, PostError, Protocol, QpFate,
+    Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag, TcpTerms, TermCode, Transport,
 };
 pub use limits::{Atomics, DeviceLimits};
 pub use mr::{Bound, Mr, MrInfo, MrLimits, MrUsage, RegisterError};

@@ -10,6 +10,7 @@ use heddle_ctl::{Asker, Endpoint, EndpointConfig, OpenPort, Question, Reply};
 use heddle_dataplane::{Clock, Eal, ManualClock};
 use heddle_gateway::{Gateway, GatewayError, Rule, RuleError};
 use heddle_tcp::{Addressing, Cidr};
+use heddle_types::TcpTerms;
 use heddle_verbs::{
     AcceptParams, AppId, CmEvent, CmId, ConnectFailure, ConnectParams, DisconnectReason,
     EventQueue, IbRefusal, ListenParams, ListenerId, Protocol, Qp, QpInit, Transport,
@@ -213,6 +214,7 @@ fn rule(from: Transport) -> Rule {
         protocol: protocol(other(from)),
         timeout: Duration::from_secs(5),
         most: 4,
+        tcp: TcpTerms::default(),
     }
 }
 

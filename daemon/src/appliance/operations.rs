@@ -14,7 +14,7 @@ use heddle_socket::admin::{
 };
 use heddle_socket::{Fault, FaultKind};
 use heddle_tcp::Addressing;
-use heddle_types::{CmId, Congestion, Ecn, TcpTerms};
+use heddle_types::{CmId, Congestion, Ecn, Pacing, TcpTerms};
 use tokio::net::TcpListener;
 
 use super::taken::{self, Taken};
@@ -43,6 +43,7 @@ fn tcp_terms(args: &ListenAdd) -> Result<TcpTerms, String> {
     Ok(TcpTerms {
         congestion: named(args.congestion.as_ref(), &Congestion::NAMES)?,
         ecn: named(args.ecn.as_ref(), &Ecn::NAMES)?,
+        pacing: named(args.pacing.as_ref(), &Pacing::NAMES)?,
     })
 }
 
@@ -101,9 +102,6 @@ impl Appliance {
         if !args.service.is_empty() || args.infiniband {
             return Err("a listener has a service or forwards, not both".into());
         }
-        if args.congestion.is_some() || args.ecn.is_some() {
-            return Err(forward::NO_TCP.into());
-        }
         let timeout = f.timeout_ms.map_or(forward::TIMEOUT, Duration::from_millis);
         let connections = f.connections.unwrap_or(forward::CONNECTIONS);
         if !forward::TIMEOUTS.contains(&timeout) {
@@ -113,7 +111,7 @@ impl Appliance {
             return Err(format!("{connections} is not between 1 and {MAX_FORWARDED}"));
         }
         let (to, over) = (forward::target(&f.to)?, forward::over(&f.over)?);
-        let new = Forward { addr, to, over, connections, timeout };
+        let new = Forward { addr, to, over, connections, timeout, tcp: tcp_terms(args)? };
         forward::check(&new, &config.ports, &config.forward)?;
         Ok(Change::ForwardAdd(new))
     }

@@ -152,18 +152,20 @@ impl Checker<'_> {
     }
 
     fn choice<T: Copy>(&mut self, key: &Key<String>, choices: &[(&str, T)], default: T) -> T {
-        let Some(given) = key else { return default };
-        self.word(given, |s| value::named(s, choices)).unwrap_or(default)
+        self.chosen(key, choices).unwrap_or(default)
     }
 
     /// Returns the settings of TCP for listeners or connections, where they differ from `[tcp]`.
-    fn tcp_terms(&mut self, congestion: &Key<String>, ecn: &Key<String>) -> TcpTerms {
+    fn tcp_terms(&mut self, [congestion, ecn, pacing]: [&Key<String>; 3]) -> TcpTerms {
         TcpTerms {
-            congestion: congestion
-                .as_ref()
-                .and_then(|g| self.word(g, |s| value::named(s, &Congestion::NAMES))),
-            ecn: ecn.as_ref().and_then(|g| self.word(g, |s| value::named(s, &Ecn::NAMES))),
+            congestion: self.chosen(congestion, &Congestion::NAMES),
+            ecn: self.chosen(ecn, &Ecn::NAMES),
+            pacing: self.chosen(pacing, &Pacing::NAMES),
         }
+    }
+
+    fn chosen<T: Copy>(&mut self, key: &Key<String>, choices: &[(&str, T)]) -> Option<T> {
+        key.as_ref().and_then(|given| self.word(given, |s| value::named(s, choices)))
     }
 
     fn time(&mut self, key: &Key<Time>, default: Duration) -> Duration {
@@ -660,7 +662,7 @@ impl Checker<'_> {
                 backlog: self.number(&f.backlog, 1..=4096, usual.backlog),
                 limits,
                 share,
-                tcp: self.tcp_terms(&f.congestion, &f.ecn),
+                tcp: self.tcp_terms([&f.congestion, &f.ecn, &f.pacing]),
                 // Without a list the application may listen nowhere, because other hosts know our
                 // addresses.
                 listen: self.where_to(Some(f.listen.as_deref().unwrap_or_default())),

@@ -244,6 +244,7 @@ pub(super) struct Listen {
     pub(super) infiniband: Key<bool>,
     pub(super) congestion: Key<String>,
     pub(super) ecn: Key<String>,
+    pub(super) pacing: Key<String>,
     pub(super) forward: Key<Forward>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) export: Vec<Spanned<Export>>,
@@ -298,6 +299,7 @@ pub(super) struct Client {
     pub(super) connection_rate: Key<String>,
     pub(super) congestion: Key<String>,
     pub(super) ecn: Key<String>,
+    pub(super) pacing: Key<String>,
     pub(super) listen: Option<Vec<Spanned<String>>>,
     pub(super) connect: Option<Vec<Spanned<String>>>,
 }

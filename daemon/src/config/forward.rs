@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use heddle_gateway::Rule;
 use heddle_gateway::pairing::{Pairing, PairingRule};
-use heddle_types::{CmId, ListenAt, ListenerId, mpa::RtrSet};
+use heddle_types::{CmId, ListenAt, ListenerId, TcpTerms, mpa::RtrSet};
 use heddle_verbs::{ListenParams, Protocol, Transport};
 
 use super::{Config, Port};
@@ -26,6 +26,8 @@ pub struct Forward {
     pub connections: usize,
     /// Time that the target has to answer.
     pub timeout: Duration,
+    /// Settings of TCP for the connections over iWARP, where they differ from the RNIC's.
+    pub tcp: TcpTerms,
 }
 
 /// Default number of simultaneous connections.
@@ -36,9 +38,6 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const TIMEOUTS: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(60);
 pub(crate) const TIMEOUTS_TEXT: &str = "a target has between 100ms and 60s to answer";
-
-/// The reason why a forwarder has no settings of TCP.
-pub(crate) const NO_TCP: &str = "congestion and ecn are settings of a listener with a service";
 
 /// The reason why InfiniBand is not available.
 pub(crate) const NOT_SPOKEN: &str = "needs cm = true in [infiniband]";
@@ -86,6 +85,7 @@ impl Forward {
             backlog: self.connections.min(ListenParams::default().backlog),
             max_startups_per_peer: Some(share),
             max_conns_per_peer: Some(share),
+            tcp: self.tcp,
             ..ListenParams::default().mpa(config.mpa)
         };
         let protocol = match self.over {
@@ -101,6 +101,7 @@ impl Forward {
             protocol,
             timeout: self.timeout,
             most: self.connections,
+            tcp: self.tcp,
         }
     }
 
@@ -144,6 +145,7 @@ pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result
             protocol: Protocol::default(),
             timeout: f.timeout,
             most: f.connections,
+            tcp: f.tcp,
         };
         // These rules have been checked already.
         let _ = pairing.add(rule);

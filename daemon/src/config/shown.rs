@@ -10,6 +10,7 @@ use heddle_dataplane::{Bond, BondMode, Hugepages, IdlePolicy, IovaMode, Naps, Po
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
 use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, Route, SynCookies, Vlan};
+use heddle_types::TcpTerms;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::PageSize;
 use toml::Spanned;
@@ -262,12 +263,14 @@ fn service(s: &ServiceSpec) -> file::Listen {
         ServiceKind::Program(kind @ Program::Perftest(t)) => format!("{kind},size={}", t.size),
         kind => kind.to_string(),
     };
+    let [congestion, ecn, pacing] = tcp_terms(s.tcp);
     file::Listen {
         address: word(s.addr),
         service: word(kind),
         infiniband: flag(s.infiniband),
-        congestion: s.tcp.congestion.and_then(|c| name(&Congestion::NAMES, c)),
-        ecn: s.tcp.ecn.and_then(|e| name(&Ecn::NAMES, e)),
+        congestion,
+        ecn,
+        pacing,
         ..file::Listen::default()
     }
 }
@@ -279,11 +282,29 @@ fn forwarder(f: &Forward) -> file::Listen {
         connections: number(f.connections),
         timeout: time(f.timeout),
     };
-    file::Listen { address: word(f.addr), forward: Some(at(forward)), ..file::Listen::default() }
+    let [congestion, ecn, pacing] = tcp_terms(f.tcp);
+    file::Listen {
+        address: word(f.addr),
+        congestion,
+        ecn,
+        pacing,
+        forward: Some(at(forward)),
+        ..file::Listen::default()
+    }
+}
+
+/// Returns the names of congestion control, ECN and pacing, where the terms have them.
+fn tcp_terms(t: TcpTerms) -> [Key<String>; 3] {
+    [
+        t.congestion.and_then(|c| name(&Congestion::NAMES, c)),
+        t.ecn.and_then(|e| name(&Ecn::NAMES, e)),
+        t.pacing.and_then(|p| name(&Pacing::NAMES, p)),
+    ]
 }
 
 fn client(c: &ClientRule) -> file::Client {
     let p = &c.policy;
+    let [congestion, ecn, pacing] = tcp_terms(p.tcp);
     file::Client {
         who: word(&c.who),
         sessions: number(p.sessions),
@@ -301,8 +322,9 @@ fn client(c: &ClientRule) -> file::Client {
         weight: number(p.share.weight),
         rate: rate(p.share.rate),
         connection_rate: rate(p.share.connection_rate),
-        congestion: p.tcp.congestion.and_then(|c| name(&Congestion::NAMES, c)),
-        ecn: p.tcp.ecn.and_then(|e| name(&Ecn::NAMES, e)),
+        congestion,
+        ecn,
+        pacing,
         listen: Some(places(&p.listen)),
         connect: Some(places(&p.connect)),
     }

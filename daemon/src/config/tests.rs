@@ -424,8 +424,8 @@ fn test_parser_refuses_invalid_forward_and_infiniband_listeners() {
 fn test_forwarding_loop_over_several_listeners_is_reported_with_its_path() {
     let rule = |addr: &str, to: &str| {
         let (addr, to) = (addr.parse().unwrap(), to.parse().unwrap());
-        let timeout = Duration::from_secs(1);
-        Forward { addr, to, over: heddle_verbs::Transport::Iwarp, connections: 1, timeout }
+        let (timeout, tcp) = (Duration::from_secs(1), TcpTerms::default());
+        Forward { addr, to, over: heddle_verbs::Transport::Iwarp, connections: 1, timeout, tcp }
     };
     let ports = parse(LEAST).ports;
     let others = [rule("10.0.0.1:1", "10.0.0.1:2"), rule("0.0.0.0:2", "10.0.0.1:3")];
@@ -708,7 +708,11 @@ fn test_example_configuration_parses_as_is_and_with_every_key() {
     assert_eq!(shown, (sharing.congestion, sharing.ecn));
     let (full, plain) = (&full.clients[0].policy, &plain.clients[0].policy);
     // A rule without settings of TCP has those of the RNIC, which are shown.
-    let tcp = TcpTerms { congestion: Some(sharing.congestion), ecn: Some(sharing.ecn) };
+    let tcp = TcpTerms {
+        congestion: Some(sharing.congestion),
+        ecn: Some(sharing.ecn),
+        pacing: Some(sharing.pacing),
+    };
     let want = Policy { connect: full.connect.clone(), tcp, ..plain.clone() };
     // The RNIC has as many windows as STags.
     assert_eq!(full, &want);

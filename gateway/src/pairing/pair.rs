@@ -113,9 +113,9 @@ impl Pairing {
         self.next += 1;
         // Towards the target we stand for the asker: we offer the asker's IRD and ORD as our own.
         let (ird, ord) = depths(peer);
-        let (timeout, protocol) = (rule.timeout, rule.protocol);
+        let (timeout, protocol, tcp) = (rule.timeout, rule.protocol, rule.tcp);
         let usual = ConnectTerms::new(theirs);
-        let params = ConnectTerms { protocol, ird, ord, private_data, timeout, ..usual };
+        let params = ConnectTerms { protocol, ird, ord, private_data, timeout, tcp, ..usual };
         let connect = Request::Connect { id: active, remote: rule.target, params };
         let (qps, stage, over) = ([ours, theirs], Stage::Asking, [false; 2]);
         self.pairs.insert(id, Pair { listener, transport, active, qps, stage, over });

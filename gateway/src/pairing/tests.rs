@@ -28,6 +28,7 @@ fn rule(listener: u64, at: &str, target: &str) -> PairingRule {
         protocol: Protocol::default(),
         timeout: Duration::from_secs(10),
         most: 2,
+        tcp: TcpTerms::default(),
     }
 }
 
@@ -351,4 +352,18 @@ fn test_gateway_refuses_rules_that_make_a_loop() {
     g.add(rule(3, "10.0.0.1:9", "10.0.0.9:7")).unwrap();
     // A rule that leads to other rules without coming back is no loop.
     g.add(rule(4, "10.0.0.1:10", "10.0.0.1:7")).unwrap();
+}
+
+#[test]
+fn test_connection_to_the_target_has_the_tcp_settings_of_its_rule() {
+    let tcp = TcpTerms { ecn: Some(heddle_types::Ecn::Request), ..TcpTerms::default() };
+    let mut g = Pairing::new(vec![addr("10.0.0.1:0").ip()], TARGET);
+    g.add(PairingRule { tcp, ..rule(1, "10.0.0.1:7", "10.0.0.9:8") }).unwrap();
+    (1..=2).for_each(|n| g.give_qp(qp(n)));
+    g.handle_event(request(ASKER, Transport::InfiniBand, "10.0.0.2:1"));
+    let asked = std::iter::from_fn(|| g.poll_action()).find_map(|action| match action {
+        Action::Request(Request::Connect { params, .. }) => Some(params.tcp),
+        _ => None,
+    });
+    assert_eq!(asked, Some(tcp));
 }

@@ -10,7 +10,7 @@ use heddle_types::mpa::RtrSet;
 use heddle_verbs::{
     AcceptParams, Agreed, BoundAddr, CmEvent, CmId, Congestion, ConnectFailure, ConnectParams,
     Device, DeviceError, DisconnectReason, Ecn, EventQueue, ListenFailure, ListenParams,
-    ListenerId, MpaOptions, PeerDepths, Qp, Qpn, ReserveError, TcpTerms,
+    ListenerId, MpaOptions, Pacing, PeerDepths, Qp, Qpn, ReserveError, TcpTerms,
 };
 
 use super::address::{in_scope, is_link_local, scope};
@@ -29,6 +29,7 @@ const NO_INDEX: u32 = u32::MAX;
 /// `rdma_set_option` for them does not exist.
 const CONGESTION: &str = "HEDDLE_CONGESTION";
 const ECN: &str = "HEDDLE_ECN";
+const PACING: &str = "HEDDLE_PACING";
 
 /// Returns the settings of TCP that the environment names.
 fn tcp_terms() -> Result<TcpTerms, Errno> {
@@ -46,6 +47,7 @@ fn tcp_terms() -> Result<TcpTerms, Errno> {
     Ok(TcpTerms {
         congestion: named(CONGESTION, &Congestion::NAMES)?,
         ecn: named(ECN, &Ecn::NAMES)?,
+        pacing: named(PACING, &Pacing::NAMES)?,
     })
 }
 

@@ -61,6 +61,10 @@ pub struct ListenAdd {
     /// Whether the connections use ECN; when absent, as the configuration says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecn: Option<String>,
+    /// Whether the connections spread new data over the round trip; when absent, as the configuration
+    /// says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pacing: Option<String>,
     /// Forward connections that arrive at `address`, instead of serving them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Forward>,

@@ -11,6 +11,7 @@ fn test_every_request_parses_back_from_its_line() {
         infiniband: forward.is_none(),
         congestion: forward.is_none().then(|| "dctcp".into()),
         ecn: None,
+        pacing: forward.is_some().then(|| "off".into()),
         forward,
     };
     let over = "iwarp".into();
@@ -102,6 +103,7 @@ fn test_request_may_omit_default_arguments_but_not_add_unknown_ones() {
         infiniband: false,
         congestion: None,
         ecn: None,
+        pacing: None,
         forward: None,
     };
     assert_eq!(add.1, Request::ListenAdd(plain));

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use heddle_types::TcpTerms;
-pub use heddle_types::{Congestion, Ecn};
+pub use heddle_types::{Congestion, Ecn, Pacing};
 
 /// The largest IPv4 datagram less the fixed IPv4 and TCP headers.
 const MAX_MSS: u16 = u16::MAX - 40;
@@ -99,21 +99,6 @@ pub struct ConnConfig {
     pub challenge_acks: u32,
 }
 
-/// Whether a connection spreads what it sends over the round trip.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pacing {
-    /// Never: bytes go as soon as the windows allow.
-    Off,
-    /// Where round trips take 4 ms or more.
-    #[default]
-    Auto,
-}
-
-impl Pacing {
-    /// The names in settings.
-    pub const NAMES: [(&str, Pacing); 2] = [("off", Pacing::Off), ("auto", Pacing::Auto)];
-}
-
 /// Whether a connection finds out by probes how large its segments may be (RFC 4821, RFC 8899). Reports
 /// of routers count in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,7 +155,11 @@ impl ConnConfig {
             Some(ecn) => ecn,
             None => self.ecn,
         };
-        ConnConfig { congestion, ecn, ..self }
+        let pacing = match terms.pacing {
+            Some(pacing) => pacing,
+            None => self.pacing,
+        };
+        ConnConfig { congestion, ecn, pacing, ..self }
     }
 
     /// Returns the same settings with the limits of `p`.

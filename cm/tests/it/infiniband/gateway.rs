@@ -7,7 +7,7 @@ use std::time::Duration;
 use heddle_gateway::pairing::{Action, Pairing, PairingRule};
 use heddle_types::{
     AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, IbRefusal, ListenParams, ListenerId,
-    PeerDepths, Protocol, Request, Transport, mpa::Depth,
+    PeerDepths, Protocol, Request, TcpTerms, Transport, mpa::Depth,
 };
 
 use crate::infiniband::world::*;
@@ -27,6 +27,7 @@ fn net(target: std::net::SocketAddr) -> (Net, Pairing) {
         protocol: Protocol::InfiniBand,
         timeout: Duration::from_secs(10),
         most: 8,
+        tcp: TcpTerms::default(),
     };
     gateway.add(rule).unwrap();
     for n in 1..=8 {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use heddle_gateway::MAX_FORWARDED;
 use heddle_nfs::{ANONYMOUS, Access, Squash};
+use heddle_types::TcpTerms;
 use heddle_verbs::Transport;
 use toml::Spanned;
 
@@ -45,10 +46,7 @@ impl Checker<'_> {
             }
             let kind = l.service.as_ref().and_then(|s| self.service(s, &l.export));
             let also = self.infiniband(l, kind.as_ref(), infiniband);
-            let tcp = self.tcp_terms(&l.congestion, &l.ecn);
-            if let (Some(given), Some(_)) = (l.congestion.as_ref().or(l.ecn.as_ref()), &l.forward) {
-                self.wrong(given, forward::NO_TCP);
-            }
+            let tcp = self.tcp_terms([&l.congestion, &l.ecn, &l.pacing]);
             if let (Some(first), None) = (l.export.first(), &l.service) {
                 self.wrong(first, "exports need the service nfs");
             }
@@ -87,7 +85,7 @@ impl Checker<'_> {
             if let (Some(to), Some(goes)) =
                 (l.forward.as_ref().and_then(|f| f.get_ref().to.as_ref()), goes)
             {
-                let goes = Forward { addr, ..goes };
+                let goes = Forward { addr, tcp, ..goes };
                 match forward::check(&goes, ports, &listeners.forward) {
                     Ok(()) => listeners.forward.push(goes),
                     Err(why) => self.wrong(to, why),
@@ -179,6 +177,7 @@ impl Checker<'_> {
         }
         let over: Transport = over?;
         let target = target?;
-        Some(Forward { addr: target, to: target, over, connections, timeout })
+        let tcp = TcpTerms::default();
+        Some(Forward { addr: target, to: target, over, connections, timeout, tcp })
     }
 }

@@ -1,6 +1,6 @@
 //! Limits: how much a client gets, and that it gets no more.
 
-use heddle_types::{Congestion, Ecn, Pd};
+use heddle_types::{Congestion, Ecn, Pacing, Pd};
 
 use super::raw::{Raw, ask_for_qp};
 
@@ -205,13 +205,18 @@ fn test_listener_backlog_is_capped_and_listener_counts_until_it_fails() {
     while !raw.session.close() {}
 }
 
+fn terms(congestion: Option<Congestion>, ecn: Option<Ecn>) -> TcpTerms {
+    TcpTerms { congestion, ecn, pacing: None }
+}
+
 #[test]
 fn test_applications_have_the_congestion_control_of_their_rule_unless_they_choose() {
-    let tcp = TcpTerms { congestion: Some(Congestion::Dctcp), ecn: None };
+    let tcp = TcpTerms { pacing: Some(Pacing::Off), ..terms(Some(Congestion::Dctcp), None) };
     let (device, server) = served(Policy { tcp, ..Policy::default() });
     let (device, events) = (device.unwrap(), EventQueue::new(None));
-    let own = TcpTerms { congestion: Some(Congestion::NewReno), ecn: Some(Ecn::Off) };
-    let part = TcpTerms { congestion: None, ecn: Some(Ecn::Request) };
+    let own = terms(Some(Congestion::NewReno), Some(Ecn::Off));
+    let own = TcpTerms { pacing: Some(Pacing::Auto), ..own };
+    let part = terms(None, Some(Ecn::Request));
     for (port, tcp) in (1..).zip([TcpTerms::default(), own, part]) {
         let params = ListenParams { tcp, ..ListenParams::default() };
         device.listen(([10, 0, 0, 1], port).into(), params, &events).unwrap();
