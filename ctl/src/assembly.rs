@@ -23,7 +23,7 @@ use heddle_verbs::DeviceLimits;
 use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 use crate::control_plane::{Control, PortRouters, Requests, Routers, WorkerLink};
 use crate::endpoint::{Endpoint, WorkerPlace};
-use crate::port::{Probe, addresses};
+use crate::port::{Probe, addressing};
 
 /// An open port with its pool of frames, before it has workers.
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl Endpoint {
         // addresses of its own.
         let shown = open.iter().filter(|port| open.len() == 1 || !port.is_looped());
         for (number, port) in shown.enumerate() {
-            let net = addressed.net(number).map(addresses).unwrap_or_default();
+            let net = addressed.net(number).map(addressing).unwrap_or_default();
             hub.board().add_port((port.mac(), port.mtu()), net, Arc::new(Probe(port.probe())));
         }
         let config = DeviceConfig {

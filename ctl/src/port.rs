@@ -1,7 +1,7 @@
 //! The ports of an RNIC, in the form for applications.
 
 use heddle_tcp::Addressing;
-use heddle_verbs::{PortAddr, PortCounters, PortLink, PortProbe};
+use heddle_verbs::{PortAddr, PortCounters, PortLink, PortProbe, PortRoute};
 
 /// Reads the state of a data-plane port for applications. A closed port counts as down.
 #[derive(Debug)]
@@ -27,9 +27,25 @@ impl PortProbe for Probe {
     }
 }
 
-/// Returns the addresses of a port and of its VLANs, without routes. A link-local address may be on
+/// Returns the addresses and routes of a port and of its VLANs.
+pub(crate) fn addressing(net: &Addressing) -> (Vec<PortAddr>, Vec<PortRoute>) {
+    (addresses(net), routes(net))
+}
+
+fn routes(net: &Addressing) -> Vec<PortRoute> {
+    let links = net.links().map(|(_, link)| link);
+    let routes = links.flat_map(|link| link.routes().iter().map(move |route| (link, route)));
+    let shown = routes.map(|(link, route)| {
+        let (to, prefix) = (route.dest.addr(), route.dest.prefix());
+        PortRoute { to, prefix, from: link.ends(route.via) }
+    });
+    // Over a link with link-local addresses alone, nothing beyond the router is reached.
+    shown.filter(|route| !route.from.is_empty()).collect()
+}
+
+/// Returns the addresses of a port and of its VLANs. A link-local address may be on
 /// several links, and is listed once.
-pub(crate) fn addresses(net: &Addressing) -> Vec<PortAddr> {
+fn addresses(net: &Addressing) -> Vec<PortAddr> {
     let mut all: Vec<PortAddr> = Vec::new();
     for (_, c) in net.all_addrs() {
         if !all.iter().any(|known| known.addr == c.addr()) {

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use heddle_types::{AppId, Event, Qpn};
 use heddle_verbs::provider::WeakEvents;
-use heddle_verbs::{DeviceEvent, DeviceEvents, PortAddr, PortInfo, PortLink, PortProbe, Qp};
+use heddle_verbs::{
+    DeviceEvent, DeviceEvents, PortAddr, PortInfo, PortLink, PortProbe, PortRoute, Qp,
+};
 
 use super::lock;
 use super::names::{Holder, Names};
@@ -26,6 +28,7 @@ struct Port {
     mac: [u8; 6],
     mtu: u16,
     addresses: Vec<PortAddr>,
+    routes: Vec<PortRoute>,
     /// The link as last looked at.
     link: PortLink,
     probe: Arc<dyn PortProbe>,
@@ -43,11 +46,11 @@ impl Board {
     pub fn add_port(
         &self,
         (mac, mtu): ([u8; 6], u16),
-        addresses: Vec<PortAddr>,
+        (addresses, routes): (Vec<PortAddr>, Vec<PortRoute>),
         probe: Arc<dyn PortProbe>,
     ) {
         let link = probe.link();
-        lock(&self.ports).push(Port { mac, mtu, addresses, link, probe });
+        lock(&self.ports).push(Port { mac, mtu, addresses, routes, link, probe });
     }
 
     /// Returns the ports as they are now. Asks each port for its link and counters.
@@ -57,6 +60,7 @@ impl Board {
             mtu: p.mtu,
             link: p.probe.link(),
             addresses: p.addresses.clone(),
+            routes: p.routes.clone(),
             counters: p.probe.counters(),
         };
         lock(&self.ports).iter().map(info).collect()
@@ -71,15 +75,19 @@ impl Board {
         ports.is_empty() || addresses.any(|of_port| is(of_port.addr))
     }
 
-    /// Sets the addresses of each port. Devices get an event for each port whose addresses differ.
-    pub fn set_addresses(&self, all: impl Iterator<Item = Vec<PortAddr>>) {
+    /// Sets the addresses and routes of each port. Devices get an event for each port whose addresses
+    /// differ.
+    pub fn set_addresses(&self, all: impl Iterator<Item = (Vec<PortAddr>, Vec<PortRoute>)>) {
         let mut changed = Vec::new();
-        for ((number, port), addresses) in lock(&self.ports).iter_mut().enumerate().zip(all) {
+        let mut ports = lock(&self.ports);
+        for ((number, port), (addresses, routes)) in ports.iter_mut().enumerate().zip(all) {
+            port.routes = routes;
             if port.addresses != addresses {
                 port.addresses = addresses;
                 changed.push(DeviceEvent::AddressesChanged(number));
             }
         }
+        drop(ports);
         self.tell_all(&changed);
     }
 
@@ -200,7 +208,7 @@ mod tests {
         let switches = [Arc::new(Switch::default()), Arc::new(Switch::default())];
         for (n, switch) in (1..).zip(&switches) {
             let addr = PortAddr { addr: [10, 0, 0, n].into(), prefix: 24 };
-            hub.board().add_port(([n; 6], 1500), vec![addr], switch.clone());
+            hub.board().add_port(([n; 6], 1500), (vec![addr], Vec::new()), switch.clone());
         }
         let set = |n: usize, up| switches[n].0.store(up, Ordering::Relaxed);
         let open = || hub.open(&DeviceConfig { memory: 0, ..DeviceConfig::default() }).unwrap();

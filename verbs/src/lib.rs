@@ -53,7 +53,7 @@ pub use heddle_types::{
 pub use limits::{Atomics, DeviceLimits};
 pub use mr::{Bound, Mr, MrInfo, MrLimits, MrUsage, RegisterError};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
-pub use port::{PortAddr, PortCounters, PortInfo, PortLink, PortProbe};
+pub use port::{PortAddr, PortCounters, PortInfo, PortLink, PortProbe, PortRoute};
 pub use qp::{Qp, QpInit, Recvs, Sends};
 pub use srq::Srq;
 pub use state::QpState;

@@ -9,8 +9,20 @@ use serde::{Deserialize, Serialize};
 pub struct PortAddr {
     /// Our address at the port.
     pub addr: IpAddr,
-    /// Length of the prefix in bits, 0 to 32.
+    /// Length of the prefix in bits: 0 to 32, over IPv6 0 to 128.
     pub prefix: u8,
+}
+
+/// A route of a port to hosts that are on no link of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PortRoute {
+    /// The network to which the route leads.
+    pub to: IpAddr,
+    /// Length of the network's prefix in bits: 0 to 32, over IPv6 0 to 128.
+    pub prefix: u8,
+    /// Our addresses from which connections by this route come. The address that has the most bits in
+    /// common with the host serves, the first of several.
+    pub from: Vec<IpAddr>,
 }
 
 /// State and speed of a link.
@@ -53,6 +65,9 @@ pub struct PortInfo {
     pub link: PortLink,
     /// Addresses of the port, in the order of the configuration.
     pub addresses: Vec<PortAddr>,
+    /// Routes of the port.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<PortRoute>,
     /// Counters of the port.
     pub counters: PortCounters,
 }

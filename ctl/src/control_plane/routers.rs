@@ -205,7 +205,7 @@ impl Control {
     fn readdress(&mut self, now: Instant) -> Result<(), PortsError> {
         let done = self.cm.set_addressing(now, self.routers.nets(now));
         if done.is_ok() {
-            self.board.set_addresses(self.cm.nets().map(crate::port::addresses));
+            self.board.set_addresses(self.cm.nets().map(crate::port::addressing));
         }
         // The workers get the datagrams first, because the datagrams leave from addresses that the
         // orders remove.

@@ -161,7 +161,11 @@ fn addr(ip: Ipv4Addr, port: u16) -> SocketAddr {
 /// Gives our RNIC these addresses.
 fn readdress(nodes: &Nodes, addrs: &[(Ipv4Addr, u8)]) {
     let addrs = addrs.iter().map(|(ip, prefix)| Cidr::new((*ip).into(), *prefix).unwrap());
-    let nets = vec![Addressing::new(addrs.collect(), Vec::new()).unwrap()];
+    set_addressing(nodes, Addressing::new(addrs.collect(), Vec::new()).unwrap());
+}
+
+fn set_addressing(nodes: &Nodes, net: Addressing) {
+    let nets = vec![net];
     let (to, done) = channel();
     let reply = Reply::new(move |answer| to.send(answer).unwrap());
     nodes.us.asker().ask(Question::SetAddressing { nets, reply }).unwrap();

@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use heddle_verbs::PortInfo;
+use heddle_verbs::{PortInfo, PortRoute};
 
 use super::interfaces::At;
 
@@ -18,6 +18,7 @@ struct Port {
     mac: [u8; 6],
     /// Each address with the length of its link's prefix.
     addresses: Vec<(IpAddr, u8)>,
+    routes: Vec<PortRoute>,
 }
 
 /// The RNIC's ports, and the interfaces of the program's host.
@@ -31,8 +32,8 @@ impl Net {
     /// Takes the ports of a device, and the addresses of the kernel's interfaces.
     pub(crate) fn new(ports: Vec<PortInfo>, interfaces: Vec<(u32, At)>) -> Net {
         let addresses = |p: &PortInfo| p.addresses.iter().map(|a| (a.addr, a.prefix)).collect();
-        let ports = ports.iter().map(|p| Port { mac: p.mac, addresses: addresses(p) }).collect();
-        Net { ports, interfaces }
+        let port = |p: PortInfo| Port { mac: p.mac, addresses: addresses(&p), routes: p.routes };
+        Net { ports: ports.into_iter().map(port).collect(), interfaces }
     }
 
     /// Returns true if the address is the RNIC's. A link-local address has to have the scope of its
@@ -62,15 +63,17 @@ impl Net {
         if self.ports_with(ip).next().is_some() {
             return Some(at(ip, 0));
         }
-        let near = self.addresses().filter(|&(ours, bits)| in_network(ip, ours, bits));
-        let near = near.reduce(|best, other| if other.1 > best.1 { other } else { best });
-        // Any other address takes a route. The RNIC knows whether a route exists, and fails the
-        // connection if not.
+        let ways = self.ports.iter().flat_map(|port| port.ways(ip));
+        let way = ways.reduce(|best, other| if other.1 > best.1 { other } else { best });
+        // An RNIC that has no routes, or shows none, fails the connection itself.
         let far = |ours: &IpAddr| {
             ours.is_ipv4() == ip.is_ipv4() && !ours.is_loopback() && !is_link_local(*ours)
         };
-        let far = || self.addresses().map(|(ours, _)| ours).find(far);
-        near.map(|(ours, _)| ours).or_else(far).map(|ours| at(ours, 0))
+        let far = || {
+            let routed = self.ports.iter().any(|port| !port.routes.is_empty());
+            self.addresses().map(|(ours, _)| ours).find(far).filter(|_| !routed)
+        };
+        way.map(|(ours, _)| ours).or_else(far).map(|ours| at(ours, 0))
     }
 
     /// Returns the number of the port, from 1 on, that a link-local peer's scope names; 0 without a
@@ -133,6 +136,16 @@ impl Net {
 }
 
 impl Port {
+    /// Returns the ways to a host, the better of equal ones first: our address, and the length of the
+    /// prefix that the host has in common with a link or a route's network.
+    fn ways(&self, ip: IpAddr) -> impl Iterator<Item = (IpAddr, u8)> {
+        let links = self.addresses.iter().copied();
+        let links = links.filter(move |&(ours, bits)| in_network(ip, ours, bits));
+        let routes = self.routes.iter().filter(move |r| in_network(ip, r.to, r.prefix));
+        let routes = routes.filter_map(move |r| Some((nearest(&r.from, ip)?, r.prefix)));
+        links.chain(routes)
+    }
+
     /// Returns true for the only port of a private RNIC, which has no link of its own.
     fn has_loopback(&self) -> bool {
         self.addresses.iter().any(|(ours, _)| ours.is_loopback())
@@ -157,6 +170,18 @@ fn at(ip: IpAddr, scope: u32) -> SocketAddr {
         v6.set_scope_id(scope);
     }
     addr
+}
+
+/// Returns the address that has the most bits in common with `ip`, the first of several, as the RNIC
+/// chooses it.
+fn nearest(all: &[IpAddr], ip: IpAddr) -> Option<IpAddr> {
+    let common = |ours: IpAddr| match (ours, ip) {
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => 0,
+    };
+    all.iter()
+        .copied()
+        .reduce(|best, other| if common(other) > common(best) { other } else { best })
 }
 
 fn in_network(ip: IpAddr, ours: IpAddr, bits: u8) -> bool {
@@ -185,6 +210,45 @@ mod tests {
             addresses: addresses.iter().map(address).collect(),
             ..PortInfo::default()
         }
+    }
+
+    fn route(to: &str, from: &[&str]) -> PortRoute {
+        let (to, prefix) = to.split_once('/').unwrap();
+        let from = from.iter().map(|ip| ip.parse().unwrap()).collect();
+        PortRoute { to: to.parse().unwrap(), prefix: prefix.parse().unwrap(), from }
+    }
+
+    /// The ports of [`two_ports`], with routes by both.
+    fn routed() -> Net {
+        let mut net = two_ports();
+        net.ports[0].routes =
+            vec![route("10.8.0.0/16", &["10.0.0.1"]), route("fd00:2::/16", &["fd00:1::1"])];
+        net.ports[1].routes = vec![
+            route("0.0.0.0/0", &["10.0.1.1"]),
+            route("10.0.0.128/25", &["10.0.1.1"]),
+            route("::/0", &["fd00:2::1", "fd00:2:0:0:8::1"]),
+        ];
+        net
+    }
+
+    #[test]
+    fn test_source_is_that_of_the_best_route() {
+        for (dst, source) in [
+            ("10.0.0.9:1", Some("10.0.0.1:0")),
+            ("10.0.0.129:1", Some("10.0.1.1:0")),
+            ("10.0.1.9:1", Some("10.0.1.1:0")),
+            ("10.8.0.1:1", Some("10.0.0.1:0")),
+            ("10.9.0.1:1", Some("10.0.1.1:0")),
+            ("10.0.0.1:1", Some("10.0.0.1:0")),
+            ("[fd00:9::1]:1", Some("[fd00:1::1]:0")),
+            ("[2001:db8::1]:1", Some("[fd00:2::1]:0")),
+            ("[fd00:2::9]:1", Some("[fd00:2::1]:0")),
+        ] {
+            assert_eq!(routed().source_for(addr(dst)), source.map(addr), "{dst}");
+        }
+        let mut one = routed();
+        one.ports[1].routes.clear();
+        assert_eq!(one.source_for(addr("10.9.0.1:1")), None, "as Linux without a route");
     }
 
     /// Two ports, the first of which is over interface 7 of the kernel.

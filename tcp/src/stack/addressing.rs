@@ -510,6 +510,19 @@ impl Addressing {
         };
         self.preferred(common).map(|(local, _)| local)
     }
+
+    /// Returns the addresses of this link among which connections to hosts beyond the router `next`
+    /// have their end: over IPv4 a single one; over IPv6, the address that has the most bits in common
+    /// with the host serves, the first of several.
+    pub fn ends(&self, next: IpAddr) -> Vec<IpAddr> {
+        if next.is_ipv4() {
+            return self.link_to(next).into_iter().collect();
+        }
+        let far = |c: &&Cidr| c.addr.is_ipv6() && !is_link_local(c.addr);
+        let all = self.addrs.iter().filter(far).map(|c| c.addr);
+        let (old, new): (Vec<_>, Vec<_>) = all.partition(|ip| self.deprecated.contains(ip));
+        if new.is_empty() { old } else { new }
+    }
 }
 
 fn is_link_local(ip: IpAddr) -> bool {

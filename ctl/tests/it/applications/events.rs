@@ -1,5 +1,6 @@
 //! Ports, and events of a device and its objects.
 
+use heddle_tcp::{Route, Vid, Vlan};
 use heddle_verbs::{Access, DeviceEvent, DeviceEvents, PortAddr, QpInit, RecvWr, SendWr};
 
 use super::*;
@@ -36,6 +37,31 @@ fn test_application_sees_addresses_and_ports_and_hears_when_they_change() {
         readdress(nodes, &[(US, 24)]);
         assert_eq!(next(&events), DeviceEvent::AddressesChanged(0));
         assert_eq!(events.poll(), None);
+    });
+}
+
+/// Routes of a VLAN as well: programs choose the source of a connection by them.
+#[test]
+fn test_application_sees_the_routes_of_ports_with_our_ends_of_connections() {
+    both(|nodes, kind| {
+        let device = nodes.device(kind);
+        assert_eq!(device.ports().unwrap()[0].routes, []);
+        let cidr = |text: &str| text.parse::<Cidr>().unwrap();
+        let via = |to: &str, via: &str| Route { dest: cidr(to), via: via.parse().unwrap() };
+        let in_vlan = vec![cidr("10.7.0.1/24"), cidr("fd00:7::1/64"), cidr("fd00:7::2/64")];
+        let routes = vec![via("10.9.0.0/16", "10.7.0.9"), via("::/0", "fe80::9")];
+        let in_vlan = Addressing::new(in_vlan, routes).unwrap();
+        let in_vlan = in_vlan.with_deprecated(vec!["fd00:7::1".parse().unwrap()]);
+        let vlan = Vlan::new(Vid::new(7).unwrap(), in_vlan);
+        let routes = vec![via("0.0.0.0/0", "10.0.0.9")];
+        let net = Addressing::new(vec![cidr("10.0.0.1/24")], routes).unwrap();
+        set_addressing(nodes, net.with_vlans(vec![vlan]).unwrap());
+        let shown = device.ports().unwrap().remove(0).routes;
+        let shown = shown.iter().map(|r| format!("{}/{} {:?}", r.to, r.prefix, r.from));
+        let want = ["0.0.0.0/0 [10.0.0.1]", "10.9.0.0/16 [10.7.0.1]", "::/0 [fd00:7::2]"];
+        assert_eq!(shown.collect::<Vec<_>>(), want);
+        readdress(nodes, &[(US, 24)]);
+        assert_eq!(device.ports().unwrap()[0].routes, []);
     });
 }
 
