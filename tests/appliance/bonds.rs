@@ -3,10 +3,11 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use heddle_testkit::frames::Packet;
 use serde_json::Value;
 
 use crate::lab::{Appliance, PATIENCE, Running, heddle};
-use crate::net::Lab;
+use crate::net::{Lab, Packets};
 
 const OURS: &str = "10.78.0.1";
 const THEIRS: &str = "10.78.0.9/16";
@@ -57,9 +58,9 @@ fn bench(a: &Appliance, device: &[&str], more: &[&str]) -> Running {
     Running(a.lab.peers.run(|| c.spawn()).unwrap())
 }
 
-/// The switch is a bridge of the kernel, which learns from the frames that come to it.
-#[test]
-fn test_connection_goes_on_while_members_of_its_bond_lose_their_links() {
+/// Makes a switch: a bridge of the kernel, which learns from the frames that come to it. The peers have
+/// the interface `far` there.
+fn switched() -> Lab {
     let lab = Lab::new(1500);
     let there = lab.peers.path();
     lab.server.run(|| {
@@ -73,6 +74,12 @@ fn test_connection_goes_on_while_members_of_its_bond_lose_their_links() {
         run("ethtool -K far tx off");
         run("ip link set far up");
     });
+    lab
+}
+
+#[test]
+fn test_connection_goes_on_while_members_of_its_bond_lose_their_links() {
+    let lab = switched();
     let bond = "mode = \"active-backup\"\nlink-interval = \"20ms\"\n\
                 members = [\"net_tap0,iface=bt0\", \"net_tap1,iface=bt1\"]";
     let mut a = Appliance::start_in(lab, &bonded(bond));
@@ -137,6 +144,102 @@ fn test_connection_goes_on_while_members_of_its_bond_lose_their_links() {
         (4, 4),
         "{log}"
     );
+}
+
+const VLANS: [u16; 2] = [10, 20];
+const PRIORITY: u16 = 3;
+
+/// Waits until frames of ARP with the tags of both VLANs tell which station has our address there.
+fn announced(wire: &Packets, mac: &str) {
+    let until = Instant::now() + PATIENCE;
+    let (mut buf, mut left) = ([0; 2048], VLANS.to_vec());
+    while !left.is_empty() {
+        assert!(Instant::now() < until, "VLANs {left:?} hear nothing");
+        let Some((tag, frame)) = wire.recv_tagged(&mut buf, Duration::from_millis(100)) else {
+            continue;
+        };
+        if let Some(Packet::ArpRequest { sender, .. } | Packet::ArpReply { sender, .. }) =
+            Packet::parse(frame)
+            && let Some(at) = left.iter().position(|vid| tag == Some(PRIORITY << 13 | vid))
+        {
+            let vid = u8::try_from(left.remove(at)).unwrap();
+            let [a, b, c, d, e, f] = sender.0;
+            let station = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+            assert_eq!((station.as_str(), sender.1), (mac, [10, 79, vid, 1].into()));
+        }
+    }
+}
+
+/// Waits until no frame comes.
+fn quiet(wire: &Packets) {
+    let mut buf = [0; 2048];
+    while wire.recv(&mut buf, Duration::from_millis(500)).is_some() {}
+}
+
+/// The counters of TCP, over all workers.
+fn counter(a: &Appliance, name: &str) -> u64 {
+    let stats = a.ask(&["stats", "--all"]);
+    let all = stats["counters"].as_array().unwrap();
+    let of = all.iter().filter(|c| c["name"] == name).map(|c| c["value"].as_u64().unwrap());
+    of.sum()
+}
+
+/// The appliance sends data in a VLAN, of which frames refer to registered memory, with accurate ECN.
+#[test]
+fn test_vlans_of_a_bond_move_with_the_active_member() {
+    let lab = switched();
+    let bond = "mode = \"active-backup\"\nlink-interval = \"20ms\"\n\
+                members = [\"net_tap0,iface=bt0\", \"net_tap1,iface=bt1\"]";
+    let vlan = |vid: u16| {
+        let address = format!("10.79.{vid}.1/24");
+        format!("[[port.vlan]]\nid = {vid}\naddresses = [\"{address}\"]\npriority = {PRIORITY}\n")
+    };
+    let more = "[tcp]\necn = \"accurate\"\n[[listen]]\naddress = \"10.79.20.1:7174\"\n\
+                service = \"perf\"\n";
+    let text = [more.to_owned(), bonded(bond), VLANS.map(vlan).concat()].concat();
+    let a = Appliance::start_in(lab, &text);
+    let ip = |what: &str| a.lab.server.run(|| run(&format!("ip link set {what}")));
+    ip("bt0 master sw");
+    ip("bt1 master sw");
+    active(&a, 0);
+    let mac = a.ask(&["ports"])["ports"][0]["mac"].as_str().unwrap().to_owned();
+    let wire = Packets::at(&a.lab.peers, "far");
+    quiet(&wire);
+    ip("bt0 down");
+    active(&a, 1);
+    announced(&wire, &mac);
+    drop(wire);
+    ip("bt0 up");
+    once(&a, "the first is back", |port| port["bond"]["members"][0]["up"] == true);
+
+    let mut c = heddle();
+    c.args(["bench", "--connect", "10.79.20.1:7174", "--ip", THEIRS, "--verify"]);
+    c.args(["--vlan", "20=10.79.20.9/24,priority=3", "--vdev", "net_af_packet1,iface=far"]);
+    c.args(["--op", "read", "--size", "64K"]);
+    c.args(["--crc", "off", "--duration", "5s", "--ecn", "accurate", "--congestion", "dctcp"]);
+    c.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut bench = Running(a.lab.peers.run(|| c.spawn()).unwrap());
+    std::thread::sleep(Duration::from_secs(2));
+    bench.assert_runs();
+    let sent = |a: &Appliance, member: usize| {
+        let port = a.ask(&["ports"])["ports"][0].clone();
+        port["bond"]["members"][member]["counters"]["tx_frames"].as_u64().unwrap()
+    };
+    let before = sent(&a, 0);
+    ip("bt1 down");
+    active(&a, 0);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(sent(&a, 0) > before + 100, "data go through the first");
+    ip("bt1 up");
+    let status = bench.wait();
+    assert!(status.success(), "{status}");
+    let names = ["ecn_mangled", "ce_segments", "ce_reported", "ecn_reductions"];
+    assert_eq!(names.map(|name| counter(&a, name)), [0; 4], "no frame was marked");
+    // TCP sends again the frames that the lost member had taken, and few that had arrived.
+    let [again, late, twice] =
+        ["retransmits", "timeouts", "spurious_retransmits"].map(|name| counter(&a, name));
+    println!("{again} segments again, {twice} of them had arrived; {late} timeouts");
+    assert!(again <= 2 * (1 << 20) / 1400 && twice <= again, "{again} again, {twice} twice");
 }
 
 /// Neither program has work before LACP has agreed, and the workers of the appliance sleep.

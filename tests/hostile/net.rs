@@ -145,19 +145,24 @@ impl Lab {
     }
 }
 
-/// A socket for whole Ethernet frames of the peers' interface.
+/// A socket for whole Ethernet frames of an interface.
 pub struct Packets(Socket);
 
 impl Packets {
     /// Opens a socket that sees frames arriving at the peers' interface, but not frames sent from
     /// it.
     pub fn open(lab: &Lab) -> Packets {
-        lab.peers.run(|| {
+        Packets::at(&lab.peers, PEER_IFACE)
+    }
+
+    /// As [`open`](Self::open), at any interface.
+    pub fn at(namespace: &Namespace, interface: &str) -> Packets {
+        namespace.run(|| {
             let all = u16::try_from(libc::ETH_P_ALL).expect("a protocol").to_be();
             let socket =
                 Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(all))))
                     .expect("a packet socket (needs root: CAP_NET_RAW)");
-            let name = std::ffi::CString::new(PEER_IFACE).expect("no zero in it");
+            let name = std::ffi::CString::new(interface).expect("no zero in it");
             // SAFETY: the name ends in a zero byte.
             let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
             let fill = |addr: *mut SockAddrStorage, len: *mut libc::socklen_t| {
@@ -177,6 +182,7 @@ impl Packets {
             socket.bind(&addr).expect("the interface is there");
             for (level, option, value) in [
                 (libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1),
+                (libc::SOL_PACKET, libc::PACKET_AUXDATA, 1),
                 (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20),
                 (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 16 << 20),
             ] {
@@ -197,19 +203,43 @@ impl Packets {
         }
     }
 
-    /// Receives the next frame, if one comes within `wait`.
+    /// Receives the next frame, if one comes within `wait`. The kernel has taken out its tag.
     pub fn recv<'b>(&self, buf: &'b mut [u8], wait: Duration) -> Option<&'b [u8]> {
+        self.recv_tagged(buf, wait).map(|(_, frame)| frame)
+    }
+
+    /// Receives the next frame with the tag that it had, if one comes within `wait`.
+    pub fn recv_tagged<'b>(
+        &self,
+        buf: &'b mut [u8],
+        wait: Duration,
+    ) -> Option<(Option<u16>, &'b [u8])> {
         let ms = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: there is one live pollfd, and its descriptor is open.
         if unsafe { libc::poll(&raw mut poll, 1, ms) } <= 0 {
             return None;
         }
-        // SAFETY: the buffer is ours, and the length is its own.
-        let n = unsafe {
-            libc::recv(self.0.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT)
+        let mut part = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+        let mut control = [0u64; 8];
+        // SAFETY: all zeros are a value of this structure.
+        let mut m: libc::msghdr = unsafe { std::mem::zeroed() };
+        (m.msg_iov, m.msg_iovlen) = (&raw mut part, 1);
+        (m.msg_control, m.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+        // SAFETY: the buffers are ours, and the lengths are their own.
+        let n = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut m, libc::MSG_DONTWAIT) };
+        let n = usize::try_from(n).ok()?;
+        // SAFETY: the kernel has filled the header, and its messages lie in `control`, which is aligned
+        // for them.
+        let tag = unsafe {
+            let head = libc::CMSG_FIRSTHDR(&raw const m);
+            let has = !head.is_null()
+                && ((*head).cmsg_level, (*head).cmsg_type)
+                    == (libc::SOL_PACKET, libc::PACKET_AUXDATA);
+            has.then(|| libc::CMSG_DATA(head).cast::<libc::tpacket_auxdata>().read_unaligned())
         };
-        usize::try_from(n).ok().map(|n| &buf[..n])
+        let tag = tag.filter(|aux| aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0);
+        Some((tag.map(|aux| aux.tp_vlan_tci), &buf[..n]))
     }
 }
 
