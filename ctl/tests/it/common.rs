@@ -11,20 +11,19 @@ use std::time::Duration;
 
 use heddle_base::{Instant, Seed};
 use heddle_ctl::{CtlCounters, Endpoint, EndpointConfig};
-use heddle_dataplane::{
-    Clock, Eal, EalConfig, Hugepages, ManualClock, Mempool, MempoolConfig, Port, PortConfig,
-    WorkerSnapshot,
-};
+use heddle_dataplane::{Clock, Eal, EalConfig, Hugepages, ManualClock, WorkerSnapshot};
 use heddle_tcp::{Cidr, ConnEvent};
 use heddle_types::ConnId;
 use heddle_verbs::{CmEvent, EventQueue};
 
 mod end;
+mod far;
 mod link;
 mod peer;
 mod wire;
 
 pub use end::*;
+pub use far::*;
 pub use link::*;
 pub use peer::*;
 pub use wire::*;
@@ -82,13 +81,8 @@ impl Net {
         let (clock, hand) = Clock::manual();
         let mut config = config(US, &clock);
         change(&mut config);
-        let pool = || Mempool::new(eal, &MempoolConfig::for_mtu(2047, 1500)).unwrap();
-        let pools = (pool(), pool());
-        let ports = (PortConfig::new(pools.0), PortConfig::new(pools.1));
-        let (port, far) = Port::ring_pair(eal, &name(), 1024, &ports.0, &ports.1).unwrap();
-        let us = Endpoint::on_port(eal, port, pools.0, &config).unwrap();
-        let peer = Peer::new(far, pools.1);
-        Net { us, peer, hand }
+        let (us, far) = Far::open(eal, &config);
+        Net { us, peer: Peer::new(far), hand }
     }
 
     pub fn now(&self) -> Instant {

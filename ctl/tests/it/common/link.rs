@@ -1,13 +1,9 @@
 //! An RNIC at a wire whose other end is in the hands of the test.
 
-use arrayvec::ArrayVec;
-use heddle_base::Chunks;
 use heddle_ctl::{Endpoint, EndpointConfig};
-use heddle_dataplane::{
-    Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, TxQueue,
-};
+use heddle_dataplane::{Clock, Eal, ManualClock};
 
-use super::{US, config, name};
+use super::{Far, US, config};
 
 /// The RNIC, and the test's end of its wire.
 pub struct Link {
@@ -15,10 +11,7 @@ pub struct Link {
     pub hand: ManualClock,
     /// The RNIC's station.
     pub mac: [u8; 6],
-    rx: RxQueue,
-    tx: TxQueue,
-    pool: Mempool,
-    _far: Port,
+    far: Far,
 }
 
 impl Link {
@@ -27,35 +20,19 @@ impl Link {
         let (clock, hand) = Clock::manual();
         let mut config = config(US, &clock);
         change(&mut config);
-        let pool = || Mempool::new(eal, &MempoolConfig::for_mtu(2047, 1500)).unwrap();
-        let pools = (pool(), pool());
-        let ports = (PortConfig::new(pools.0), PortConfig::new(pools.1));
-        let (port, mut far) = Port::ring_pair(eal, &name(), 1024, &ports.0, &ports.1).unwrap();
-        let mac = port.mac();
-        let (rx, tx) = far.take_queues().pop().unwrap();
-        let us = Endpoint::on_port(eal, port, pools.0, &config).unwrap();
-        Link { us, hand, mac, rx, tx, pool: pools.1, _far: far }
+        let (us, far) = Far::open(eal, &config);
+        let mac = us.port().mac();
+        Link { us, hand, mac, far }
     }
 
     /// Puts a frame on the wire.
     pub fn put(&mut self, frame: &[u8]) {
-        let mut m = self.pool.alloc().unwrap();
-        m.append(frame.len()).unwrap().copy_from_slice(frame);
-        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
-        one.push(m);
-        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
+        self.far.put(frame);
     }
 
     /// Returns the frames that the RNIC has sent, up to a burst of them.
     pub fn burst(&mut self) -> Vec<Vec<u8>> {
-        let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
-        self.rx.burst(&mut frames);
-        let bytes = |f: Mbuf| {
-            let mut b = vec![0; f.len()];
-            f.copy_at(0, &mut b);
-            b
-        };
-        frames.drain(..).map(bytes).collect()
+        self.far.burst()
     }
 
     /// Lets the RNIC do what it has to do now; returns the frames that it sends.

@@ -3,15 +3,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use heddle_base::{Chunks, Instant, Seed, StreamPos, Sum};
-use heddle_dataplane::{Mbuf, Mempool, Port, RxQueue, TxQueue};
+use heddle_base::{Instant, Seed, StreamPos, Sum};
 use heddle_tcp::{
     ByteQueue, Cidr, ConnEvent, FrameOutcome, Stack, StackConfig, StackEvent, TxBody,
 };
 use heddle_types::ConnId;
 
-use super::PEER;
+use super::{Far, PEER};
 
 /// A station whose frames are on a port, with a TCP of its own.
 pub struct Peer {
@@ -23,19 +21,15 @@ pub struct Peer {
     pub delay: Duration,
     late: VecDeque<(Instant, Vec<u8>)>,
     got: HashMap<ConnId, Vec<u8>>,
-    rx: RxQueue,
-    tx: TxQueue,
-    pool: Mempool,
-    _port: Port,
+    far: Far,
 }
 
 impl Peer {
-    pub fn new(mut port: Port, pool: Mempool) -> Peer {
-        let (rx, tx) = port.take_queues().pop().unwrap();
+    pub fn new(far: Far) -> Peer {
         let addr = Cidr::new(PEER.into(), 24).unwrap();
         let stack = StackConfig {
             max_conns: 8192,
-            ..StackConfig::new(port.mac(), addr, Seed::from_u64(99))
+            ..StackConfig::new(far.mac(), addr, Seed::from_u64(99))
         };
         Peer {
             stack: Stack::new(stack),
@@ -44,22 +38,15 @@ impl Peer {
             delay: Duration::ZERO,
             late: VecDeque::new(),
             got: HashMap::new(),
-            rx,
-            tx,
-            pool,
-            _port: port,
+            far,
         }
     }
 
     pub fn poll(&mut self, now: Instant) -> bool {
-        let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
-        let mut busy = self.rx.burst(&mut frames) > 0;
-        for f in frames.drain(..) {
-            let mut bytes = vec![0; f.len()];
-            f.copy_at(0, &mut bytes);
-            if !self.deaf {
-                self.late.push_back((now + self.delay, bytes));
-            }
+        let frames = self.far.burst();
+        let mut busy = !frames.is_empty();
+        if !self.deaf {
+            self.late.extend(frames.into_iter().map(|bytes| (now + self.delay, bytes)));
         }
         while let Some((_, bytes)) = self.late.pop_front_if(|(at, _)| *at <= now) {
             self.take(now, &bytes);
@@ -103,11 +90,7 @@ impl Peer {
 
     /// Puts a frame on the wire.
     pub fn put(&mut self, frame: &[u8]) {
-        let mut m = self.pool.alloc().unwrap();
-        m.append(frame.len()).unwrap().copy_from_slice(frame);
-        let mut one: ArrayVec<Mbuf, 1> = ArrayVec::new();
-        one.push(m);
-        assert_eq!(self.tx.burst(&mut one), 1, "the ring has room");
+        self.far.put(frame);
     }
 
     pub fn send(&mut self, conn: ConnId, bytes: &[u8]) {
