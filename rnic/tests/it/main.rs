@@ -15,6 +15,7 @@ mod hostile;
 mod kept;
 mod million;
 mod paths;
+mod probed;
 mod programs;
 mod readdress;
 mod receives;
