@@ -118,6 +118,7 @@ struct Saved {
     cwnd: u32,
     ssthresh: u32,
     law: Law,
+    reduced: StreamPos,
 }
 
 /// A reason to reduce the window.
@@ -287,11 +288,17 @@ impl Window {
     }
 
     /// Records that the next acknowledgment reports marks of congestion on `bytes`, or on all that it
-    /// acknowledges if those are fewer.
+    /// acknowledges if those are fewer; `una` is the position that it acknowledges.
     #[cold]
-    pub(super) fn expect_echo(&mut self, bytes: u64) {
+    pub(super) fn expect_echo(&mut self, una: StreamPos, bytes: u64) {
         self.attention = true;
-        self.more().echo = bytes;
+        let more = self.more();
+        more.echo = bytes;
+        // But for the loss, the window would shrink now: the reduction has a second reason. DCTCP
+        // shrinks by the part of the bytes that is marked, in the next window as well.
+        if !matches!(more.law, Law::Dctcp(_)) && more.saved.is_some_and(|s| una > s.reduced) {
+            more.saved = None;
+        }
     }
 
     /// Ends what [`expect_echo`](Window::expect_echo) began. Returns true if the window shrank since
@@ -556,6 +563,7 @@ impl Window {
         self.reduce(u64::from(self.cwnd), Event::Loss, max);
         self.cwnd = self.ssthresh.min(self.cwnd);
         self.acked = 0;
+        self.more().saved = None;
     }
 
     /// Saves the window before a reduction that may turn out to be a mistake. With `again`, the
@@ -564,19 +572,24 @@ impl Window {
         let (cwnd, ssthresh) = (self.cwnd, self.ssthresh);
         let more = self.more();
         if !again || more.saved.is_none() {
-            more.saved = Some(Saved { cwnd, ssthresh, law: more.law });
+            more.saved = Some(Saved { cwnd, ssthresh, law: more.law, reduced: more.reduced });
         }
     }
 
-    /// Undoes a reduction that was a mistake (RFC 9438 section 4.9.2).
+    /// Undoes a reduction that was a mistake (RFC 9438 section 4.9.2), unless there was another reason
+    /// for it: then the window has its size.
     pub(super) fn undo(&mut self) {
         self.recovering = false;
         self.recover = StreamPos::START;
         let Some(more) = &mut self.more else { return };
-        let Some(saved) = more.saved.take() else { return };
+        let Some(saved) = more.saved.take() else {
+            self.cwnd = self.cwnd.max(self.ssthresh.min(CWND_MAX));
+            return;
+        };
         // A window that has grown beyond the old one meanwhile keeps its values.
         if self.cwnd < saved.cwnd {
             more.law = saved.law;
+            more.reduced = saved.reduced;
             self.cwnd = saved.cwnd;
             self.ssthresh = self.ssthresh.max(saved.ssthresh);
         }

@@ -26,6 +26,7 @@ use arrayvec::ArrayVec;
 
 use super::accurate::Accurate;
 use super::config::{Congestion, Ecn};
+use super::sequence::shifted;
 use super::state::State;
 use super::{Connection, Pending};
 use crate::{ByteCounts, Codepoint, Flags, Segment, TxSegment};
@@ -437,13 +438,13 @@ impl Connection {
         bytes: u64,
     ) -> Option<StreamPos> {
         self.cold.counters.ece_acks += 1;
-        self.hot.cc.expect_echo(bytes);
+        self.hot.cc.expect_echo(shifted(self.hot.snd_una, advance), bytes);
         let acked = self.take_ack(now, seg, advance);
         let least = self.hot.cc.cwnd() <= self.hot.emss;
         if self.hot.cc.end_echo() {
             self.cold.counters.ecn_reductions += 1;
             self.hot.ecn.window_reduced();
-            if least {
+            if least && self.hot.state.sends() {
                 // The window cannot shrink further, so the next segment waits for as long as the
                 // retransmission timer would (RFC 3168 section 6.1.2).
                 self.hot.pace_at = now + self.rto.get();

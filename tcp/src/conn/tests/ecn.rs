@@ -268,6 +268,98 @@ fn test_echo_within_recovery_or_after_timeout_reduces_nothing_more() {
     }
 }
 
+/// A recovery that turns out to be needless is undone, but not the answer to a mark that was echoed
+/// within it: the loss has stood for the mark (RFC 3168 section 6.1.2).
+#[test]
+fn test_echo_within_a_needless_recovery_keeps_the_window_reduced() {
+    for (echoes, ssthresh) in [(false, u32::MAX), (true, 5000)] {
+        let mut b = agreed(&ConnConfig { sack: true, ..with_ecn(Ecn::Request) });
+        b.queue(10_000);
+        b.sent();
+        b.now = b.now + RTT;
+        b.sack(0, &[(1000, 4000)]);
+        assert_eq!(b.sent(), [". 0+1000 ack 0 again"]);
+        b.now = b.now + RTT / 2;
+        if echoes {
+            b.echo(10_000);
+        } else {
+            b.ack(10_000);
+        }
+        b.sack(10_000, &[(0, 1000)]);
+        assert_eq!(b.count().recoveries_undone, 1);
+        assert_eq!(b.c.stats().ssthresh, ssthresh);
+        assert_eq!(b.cwnd() > 5000, !echoes, "{}", b.cwnd());
+    }
+}
+
+/// The acknowledgment that shows a timeout to have been premature echoes a mark: the window is half of
+/// the outstanding bytes, as after any mark, and not one segment as after a loss.
+#[test]
+fn test_echo_with_the_answer_to_a_premature_timeout_halves_the_window() {
+    let cfg = with_ecn(Ecn::Request);
+    let cfg = ConnConfig { sack: true, timestamps: true, rto_min: 5 * MS, ..cfg };
+    let mut b = Bench::connecting(&cfg);
+    b.sent();
+    b.now = b.now + RTT;
+    b.ts = Some(Timestamps { val: 1, ecr: 0 });
+    let syn_ack = Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0) };
+    b.recv(&syn_ack.with(SYN_ACK.with(ECE)));
+    b.sent();
+    b.queue(9880);
+    assert_eq!(b.sent().len(), 10);
+    let before = b.stamp();
+    while b.count().timeouts == 0 {
+        b.fire();
+    }
+    assert_eq!(b.cwnd(), 988);
+    b.ts = Some(Timestamps { val: 1, ecr: before });
+    b.echo(988 * 8);
+    assert_eq!((b.count().spurious_timeouts, b.count().recoveries_undone), (1, 1));
+    assert_eq!((b.cwnd(), b.c.stats().ssthresh), (4940, 4940));
+}
+
+/// The window that was reduced by mistake is restored, and so is the right of the next mark to reduce
+/// it.
+#[test]
+fn test_echo_after_an_undone_recovery_reduces_the_window_at_once() {
+    let mut b = agreed(&ConnConfig { sack: true, ..with_ecn(Ecn::Request) });
+    b.queue(10_000);
+    b.sent();
+    b.now = b.now + RTT;
+    b.sack(0, &[(1000, 4000)]);
+    b.sent();
+    b.now = b.now + RTT / 2;
+    b.sack(4000, &[(0, 1000)]);
+    assert_eq!((b.count().recoveries_undone, b.c.stats().ssthresh), (1, u32::MAX));
+    b.echo(5000);
+    assert_eq!((b.count().ecn_reductions, b.c.stats().ssthresh), (1, 3000));
+}
+
+/// The last acknowledgment of a connection echoes a mark at the least window: no segment is left to
+/// hold back, and no timer.
+#[test]
+fn test_echo_that_ends_the_connection_starts_no_timer() {
+    let mut b = agreed(&ConnConfig { pacing: Pacing::Off, ..with_ecn(Ecn::Request) });
+    let mut acked = 0;
+    for len in [10_000, 5000, 2000, 2000] {
+        b.queue(len);
+        b.sent();
+        b.now = b.now + RTT;
+        acked += i32::try_from(len).unwrap();
+        b.echo(acked);
+    }
+    assert_eq!(b.cwnd(), 1000);
+    b.wait(b.c.stats().rto);
+    let before = b.count().ecn_reductions;
+    b.recv(&b.seg(0, acked).with(FIN));
+    b.queue(500);
+    b.c.close();
+    assert_eq!(b.sent(), ["FP.W 19000+500 ack 1 ect"]);
+    b.recv(&b.seg(1, acked + 501).with(ACK.with(ECE)));
+    assert_eq!((b.c.state(), b.c.poll_timeout()), (State::Closed, None));
+    assert_eq!(b.count().ecn_reductions, before + 1);
+}
+
 /// A peer that echoes marks for ever slows the connection down to a segment in flight, and stops
 /// neither it nor the other direction.
 #[test]

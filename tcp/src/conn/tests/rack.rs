@@ -26,7 +26,7 @@ fn out_with(cfg: &ConnConfig, more: usize) -> Bench {
 
 impl Bench {
     /// Returns our timestamp clock; the offset is 0.
-    fn stamp(&self) -> u32 {
+    pub(super) fn stamp(&self) -> u32 {
         u32::try_from(self.now.as_millis()).unwrap()
     }
 
