@@ -56,7 +56,7 @@ const ROUND: u32 = 8;
 const USUAL: u32 = 4 * 16;
 /// Marks that bring the field ACE from its first value to 0.
 const MARKS_TO_ZERO: u32 = ROUND - FIRST_CE;
-/// Options in a row that contradict the field ACE before the connection believes neither.
+/// Options in a row that contradict the field ACE before the connection sends without ECT.
 const CONTRADICTIONS: u8 = 3;
 
 /// The counts of either direction.
@@ -107,6 +107,8 @@ struct Peer {
     due: u32,
     /// The mean number of packets in an acknowledgment, in sixteenths.
     mean: u32,
+    /// The timestamp of the last segment whose counts were taken.
+    stamp: u32,
     /// The test of the first reports for a field that something clears.
     test: Test,
     /// True if options come that can be used.
@@ -168,6 +170,7 @@ impl Default for Peer {
             packets: 0,
             due: 0,
             mean: 0,
+            stamp: 0,
             test: Test::First,
             has_options: false,
             ignores_options: false,
@@ -214,19 +217,16 @@ impl Accurate {
 }
 
 impl Peer {
-    /// Takes the counts of a segment that acknowledges about so many `packets`, none of which had more
-    /// than `mss` bytes.
-    fn take(&mut self, ace: Ace, option: Option<ByteCounts>, packets: u32, mss: u32) -> Report {
+    /// Takes the counts of a segment that acknowledges about so many `packets`, which had `mss` bytes
+    /// as a rule and `most` bytes at most.
+    fn take(
+        &mut self,
+        ace: Ace,
+        option: Option<ByteCounts>,
+        packets: u32,
+        (mss, most): (u32, u32),
+    ) -> Report {
         let mut report = Report::default();
-        if self.test != Test::Over {
-            let few = packets < MARKS_TO_ZERO || self.test == Test::Suspect;
-            let explained = option.and_then(|o| o.ce()).is_some_and(|bytes| bytes > 0);
-            self.test = if ace.0 == 0 && !explained && !few { Test::Suspect } else { Test::Over };
-            if ace.0 == 0 && !explained && few {
-                self.is_deaf = true;
-                report.mangled = true;
-            }
-        }
         if packets > 0 {
             self.packets = self.packets.saturating_add(packets);
             self.mean = self.mean - self.mean / 8 + packets.min(1 << 16) * 16 / 8;
@@ -237,7 +237,7 @@ impl Peer {
         if let Some(bytes) = ce_bytes {
             let new = bytes.wrapping_sub(self.bytes) & BYTES;
             let since = self.ce.wrapping_add(more).wrapping_sub(self.ce_at_option);
-            let least = new.div_ceil(mss.max(1));
+            let least = new.div_ceil(most.max(1));
             if since == 0 && new > 0 && self.packets < ROUND {
                 self.contradictions += 1;
                 report.mangled |= self.contradictions == CONTRADICTIONS;
@@ -270,6 +270,27 @@ impl Peer {
         report
     }
 
+    /// Tests a report for a field that something clears. The peer may have received `arrived` packets;
+    /// `decides` is true for an acknowledgment with room for the option that would explain the 0. Returns
+    /// true if the reports are not to be believed.
+    fn is_cleared(
+        &mut self,
+        ace: Ace,
+        option: Option<ByteCounts>,
+        arrived: u32,
+        decides: bool,
+    ) -> bool {
+        let explained = option.and_then(|o| o.ce()).is_some_and(|bytes| bytes > 0);
+        if ace.0 != 0 || explained {
+            self.test = Test::Over;
+            return false;
+        }
+        let few = arrived < MARKS_TO_ZERO || self.test == Test::Suspect && decides;
+        self.test = if few { Test::Over } else { Test::Suspect };
+        self.is_deaf |= few;
+        few
+    }
+
     /// Looks at the option of a handshake: a counter of 0 means that something clears the fields (RFC
     /// 9768 section 3.2.3.2.4).
     fn take_first(&mut self, option: Option<ByteCounts>) {
@@ -285,7 +306,9 @@ impl Connection {
     pub(super) fn begin_accurate(&mut self, syn: &Segment) {
         self.hot.ecn = EcnState::accurate();
         self.hot.echo = Ace::of_count(FIRST_CE);
+        let stamp = self.hot.ts_recent;
         let a = &mut self.feedback().accurate;
+        a.peer.stamp = stamp;
         a.syn = syn.ecn;
         if !syn.flags.has(Flags::ACK) {
             return;
@@ -306,7 +329,7 @@ impl Connection {
         let a = &mut self.feedback().accurate;
         a.syn_ack = Some(syn_ack.ecn);
         if syn_ack.ecn.is_ce() && !core::mem::replace(&mut a.syn_ack_ce, true) {
-            a.ce += 1;
+            a.ce = a.ce.wrapping_add(1);
             self.hot.echo = Ace::of_count(a.ce);
             self.cold.counters.ce_segments += 1;
         }
@@ -398,6 +421,12 @@ impl Connection {
         wish != Wish::Classic
     }
 
+    /// Returns true if the peer has sent an option that can be used.
+    #[cfg(test)]
+    pub(super) fn gets_options(&self) -> bool {
+        self.cold.feedback.as_ref().is_some_and(|f| f.accurate.peer.has_options)
+    }
+
     /// Keeps the option of the segment that the connection handles next; `None` after it.
     pub(super) fn offer_counts(&mut self, option: Option<ByteCounts>) {
         let asks = self.cold.active && self.cold.set.ecn == super::Ecn::Accurate;
@@ -474,7 +503,6 @@ impl Connection {
     pub(super) fn owed_count(&mut self, now: Instant) -> TxSegment {
         let f = self.feedback();
         if let Some(arrived) = f.accurate.syn_ack.take() {
-            let _ = f.accurate.tell();
             if f.owed.is_empty() {
                 self.hot.pending.clear(Pending::ECHO);
             }
@@ -502,11 +530,13 @@ impl Connection {
     pub(super) fn is_newer(&self, seg: &Segment, at: i64, advance: i64) -> bool {
         let hot = &self.hot;
         let next = at == 0 && seg.len > 0 && !hot.gaps;
+        // TS.Recent may be older: it waits for our ACKs.
+        let stamp = self.cold.feedback.as_ref().map_or(0, |f| f.accurate.peer.stamp);
         let later = hot.ts_ok
-            && seg
-                .timestamps
-                .is_some_and(|ts| ts.val.wrapping_sub(hot.ts_recent).cast_signed() > 0);
-        advance > 0 || advance == 0 && (next || later)
+            && seg.timestamps.is_some_and(|ts| ts.val.wrapping_sub(stamp).cast_signed() > 0);
+        // A bare ACK that has overtaken data lies beyond them.
+        let behind = seg.seq.before(hot.snd_wl1);
+        advance > 0 || advance == 0 && !behind && (next || later)
     }
 
     /// Takes the counts of a segment, which are `newer` than all before. Returns how many of the bytes
@@ -518,21 +548,35 @@ impl Connection {
         advance: i64,
         newer: bool,
     ) -> Option<u64> {
-        let mss = self.hot.emss.max(1);
+        let (mss, most) = (self.hot.emss.max(1), self.largest());
+        let (sent, reports) = (self.hot.snd_max.0, self.reports());
         let a = &mut self.cold.feedback.as_mut()?.accurate;
         let option = a.option.take();
         if !newer {
             return None;
         }
+        if let Some(ts) = seg.timestamps {
+            a.peer.stamp = ts.val;
+        }
         let acked = u32::try_from(advance.max(0)).unwrap_or(u32::MAX);
-        let report = a.peer.take(Ace::of(seg.flags), option, acked.div_ceil(mss), mss);
+        let (ace, packets) = (Ace::of(seg.flags), acked.div_ceil(mss));
+        let mut cleared = false;
+        if a.peer.test != Test::Over {
+            // Only a bare ACK without blocks says that nothing has arrived beyond.
+            let beyond = seg.len > 0 || reports;
+            let arrived = if beyond { sent.div_ceil(mss.into()) } else { packets.into() };
+            let arrived = u32::try_from(arrived).unwrap_or(u32::MAX);
+            let room = !beyond || option.is_some() || !a.peer.has_options;
+            cleared = a.peer.is_cleared(ace, option, arrived, packets > 0 && room);
+        }
+        let report = a.peer.take(ace, option, packets, (mss, most));
         let due = if acked > 0 { core::mem::take(&mut a.peer.due) } else { 0 };
         if report.packets > 0 {
             let ce = a.peer.ce;
             self.hot.ecn.expect(ce);
             self.cold.counters.ce_reported += u64::from(report.packets);
         }
-        if report.mangled {
+        if report.mangled || cleared {
             self.stop_ect();
         }
         (due > 0).then(|| u64::from(due))

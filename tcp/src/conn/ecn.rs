@@ -338,12 +338,16 @@ impl Connection {
             return seg.flags.has(Flags::ECE).then_some(u64::MAX);
         }
         self.count_arrival(seg);
+        let bare = seg.len == 0 && !seg.flags.has(Flags::FIN) && !self.reports();
         // The third segment of the handshake reports the codepoint of the SYN-ACK, if it is bare.
-        if opens && seg.len == 0 && !seg.flags.has(Flags::FIN) && !self.reports() {
+        if opens && bare {
             self.take_handshake_ack(seg);
             return None;
         }
-        self.reported_marks(seg, advance, newer)
+        // So does an answer to a SYN-ACK that went again. No mark of ours has come before that.
+        let none = advance == 0 && self.hot.snd_una == StreamPos::START;
+        let again = bare && none && !self.cold.active;
+        self.reported_marks(seg, advance, newer && !again)
     }
 
     /// Returns the reports about marks.

@@ -273,6 +273,12 @@ impl Connection {
         probe.map_or(0, |p| u32::try_from(p.range.len()).unwrap_or(u32::MAX))
     }
 
+    /// Returns the bytes of the largest segment that may be outstanding, probes included.
+    pub(super) fn largest(&self) -> u32 {
+        let search = if self.cold.searches { self.search() } else { None };
+        search.map_or(self.hot.emss, |s| s.ceiling.max(self.hot.emss))
+    }
+
     /// Returns true if a probe is outstanding, or its bytes are to be sent again.
     pub(super) fn has_probe(&self) -> bool {
         self.cold.searches && self.search().is_some_and(|s| s.probe.is_some())

@@ -4,6 +4,7 @@
 //! The bench's sequence numbers start just before 2^32, so that every test crosses the wrap.
 
 mod accurate;
+mod accurate_runs;
 mod bottleneck;
 mod closing;
 mod ecn;

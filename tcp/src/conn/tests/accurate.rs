@@ -1,21 +1,19 @@
 //! Accurate ECN (RFC 9768): negotiation, the counts of either end, and peers and paths that change
 //! them.
 
-use super::pair::{Link, Pair};
 use super::rack::RTT;
 use super::*;
-use proptest::prelude::*;
 
 const NONE: Flags = Flags(0);
 const CLASSIC: Flags = Flags::ECE.with(Flags::CWR);
-const ACCURATE: Flags = Flags::ACE;
+pub(super) const ACCURATE: Flags = Flags::ACE;
 
-fn with_ecn(ecn: Ecn) -> ConnConfig {
+pub(super) fn with_ecn(ecn: Ecn) -> ConnConfig {
     ConnConfig { ecn, sack: true, ..plain() }
 }
 
 /// Returns the bits of ECN that say `n`.
-fn ace(n: u16) -> Flags {
+pub(super) fn ace(n: u16) -> Flags {
     Flags((n & 7) << 6)
 }
 
@@ -24,12 +22,12 @@ fn counts(e0b: u32, ceb: u32, e1b: u32) -> Option<ByteCounts> {
     Some(ByteCounts { reversed: false, fields: [e0b, ceb, e1b], len: 3 })
 }
 
-fn codepoint(bits: u8) -> Codepoint {
+pub(super) fn codepoint(bits: u8) -> Codepoint {
     Codepoint::of(bits)
 }
 
 /// Returns a bench whose SYN asked for accurate ECN and whose peer agreed.
-fn agreed(cfg: &ConnConfig) -> Bench {
+pub(super) fn agreed(cfg: &ConnConfig) -> Bench {
     let mut b = Bench::connecting(cfg);
     assert_eq!(b.sent(), ["SEWA -1"]);
     b.now = b.now + RTT;
@@ -40,8 +38,19 @@ fn agreed(cfg: &ConnConfig) -> Bench {
     b
 }
 
+/// Returns such a bench whose ends have timestamps; those of the peer begin at 100.
+fn stamped() -> Bench {
+    let mut b = Bench::connecting(&ConnConfig { timestamps: true, ..with_ecn(Ecn::Accurate) });
+    b.sent();
+    b.ts = Some(Timestamps { val: 100, ecr: 0 });
+    let syn_ack = Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0) };
+    b.recv_counted(&syn_ack.with(SYN_ACK.with(ace(0b010))), counts(1, 0, 1));
+    b.sent();
+    b
+}
+
 /// Returns a bench in SYN-RECEIVED that has answered a SYN for accurate ECN.
-fn accepting() -> Bench {
+pub(super) fn accepting() -> Bench {
     let now = Instant::from_millis(1_000_000);
     let syn = Segment { mss: Some(1000), sack_permitted: true, ..raw(IRS, SeqNumber(0), SYN) };
     let cfg = with_ecn(Ecn::Accept);
@@ -238,6 +247,27 @@ fn test_server_reads_the_third_segment_of_the_handshake() {
     b.reports(0, 500, Codepoint::NOT_ECT, 6);
     assert_eq!(b.count().ce_reported, 1, "a segment with data counts");
     assert!(b.next_sent().ends_with("ect"));
+}
+
+/// Section 3.2.2.1: the answer to a SYN-ACK that came again reports its codepoint, and no count, also
+/// after the handshake.
+#[test]
+fn test_second_report_of_the_syn_ack_is_no_count() {
+    let now = Instant::from_millis(1_000_000);
+    let stamp = |val| Some(Timestamps { val, ecr: 0 });
+    let syn = Segment { mss: Some(1000), ..raw(IRS, SeqNumber(0), SYN.with(ACCURATE)) };
+    let syn = Segment { sack_permitted: true, timestamps: stamp(100), ..syn };
+    let cfg = ConnConfig { timestamps: true, ..with_ecn(Ecn::Accept) };
+    let mut b = Bench::new(Connection::accept(&cfg, now, ISS, 0, &syn), now);
+    b.sent();
+    for val in 101..104 {
+        b.ts = stamp(val);
+        b.reports(0, 0, Codepoint::NOT_ECT, 0b010);
+    }
+    assert_eq!(b.next_sent(), "P.EA 0+100 ack 0 ect");
+    b.ts = stamp(104);
+    b.count_of(100, 6, None);
+    assert_eq!((b.count().ce_reported, b.count().ecn_mangled), (1, 0));
 }
 
 /// Section 3.2.2.1, table 3: the client reports the codepoint of the SYN-ACK in a bare ACK before any
@@ -507,12 +537,7 @@ fn test_dctcp_reduces_window_by_the_marked_bytes() {
 /// A segment that others have overtaken has old counts.
 #[test]
 fn test_overtaken_segment_reports_nothing() {
-    let cfg = ConnConfig { timestamps: true, ..with_ecn(Ecn::Accurate) };
-    let mut b = Bench::connecting(&cfg);
-    b.sent();
-    b.ts = Some(Timestamps { val: 100, ecr: 0 });
-    let syn_ack = Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0) };
-    b.recv(&syn_ack.with(SYN_ACK.with(ace(0b010))));
+    let mut b = stamped();
     b.queue(5000);
     b.sent();
     b.ts = Some(Timestamps { val: 102, ecr: 0 });
@@ -529,6 +554,80 @@ fn test_overtaken_segment_reports_nothing() {
     assert_eq!(b.count().ece_acks, 1);
     b.count_of(3000, 0, None);
     assert_eq!(b.count().ece_acks, 2);
+}
+
+/// A bare ACK overtakes data that the peer sent before it, with an older count. The data are the next in
+/// order and acknowledge as much, and their count still is old.
+#[test]
+fn test_data_that_a_later_acknowledgment_has_overtaken_report_nothing() {
+    for stamped in [false, true] {
+        let cfg = ConnConfig { timestamps: stamped, ..with_ecn(Ecn::Accurate) };
+        let mut b = Bench::connecting(&cfg);
+        b.sent();
+        let stamp = |val| stamped.then_some(Timestamps { val, ecr: 0 });
+        b.ts = stamp(100);
+        let syn_ack = Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0) };
+        b.recv(&syn_ack.with(SYN_ACK.with(ace(0b010))));
+        b.queue(5000);
+        b.sent();
+        b.ts = stamp(102);
+        b.recv(&b.seg(1000, 2000).with(ACK.with(ace(6))));
+        b.ts = stamp(101);
+        let data = |b: &mut Bench, seq, n| {
+            let s = Segment { len: 1000, ..b.seg(seq, 2000).with(ACK.with(ace(n))) };
+            let p = b.recv(&s).payload.unwrap();
+            b.c.accept_payload(b.now, p.pos, p.len);
+        };
+        data(&mut b, 0, 5);
+        assert_eq!(b.count().ce_reported, 1, "{stamped}");
+        // The twin: the next data are newer.
+        b.ts = stamp(103);
+        data(&mut b, 1000, 7);
+        assert_eq!(b.count().ce_reported, 2, "{stamped}");
+    }
+}
+
+/// TS.Recent stays while our ACK is delayed (RFC 7323 section 4.3), and does not tell which of two bare
+/// ACKs is the later.
+#[test]
+fn test_acknowledgment_that_was_overtaken_within_a_delayed_ack_reports_nothing() {
+    let mut b = stamped();
+    b.queue(5000);
+    b.sent();
+    b.ts = Some(Timestamps { val: 101, ecr: 0 });
+    b.came(0, 100, Codepoint::NOT_ECT);
+    for (val, n, reported) in [(103, 6, 1), (102, 5, 1), (104, 7, 2)] {
+        b.ts = Some(Timestamps { val, ecr: 0 });
+        b.count_of(2000, n, None);
+        assert_eq!(b.count().ce_reported, reported, "{val}");
+    }
+}
+
+/// Section 3.2.2.4: three marked packets beyond a gap make the field 0 before anything is acknowledged.
+/// The option explains it, once an ACK has room for one.
+#[test]
+fn test_marks_beyond_a_gap_are_no_cleared_field() {
+    for (option, mangled) in [(counts(1, 2964, 1), 0), (None, 1)] {
+        let mut b = stamped();
+        b.queue(4940);
+        assert_eq!(b.sent().len(), 5);
+        let at = |n: u32| ISS.advance(1).advance(988 * n);
+        for (val, end) in [(101, 4), (102, 5)] {
+            b.ts = Some(Timestamps { val, ecr: 0 });
+            let mut sack = SackBlocks::default();
+            sack.push(SackBlock { start: at(1), end: at(end) });
+            b.recv_selective(&b.seg(0, 0).with(ACK.with(ace(0))), &sack);
+            assert_eq!((b.count().ecn_mangled, b.count().ce_reported), (0, 3));
+        }
+        // Data have no room for it.
+        b.ts = Some(Timestamps { val: 103, ecr: 0 });
+        let data = Segment { len: 100, ..b.seg(0, 988).with(ACK.with(ace(0))) };
+        b.recv(&data);
+        assert_eq!((b.count().ecn_mangled, b.count().ce_reported), (0, 3));
+        b.ts = Some(Timestamps { val: 104, ecr: 0 });
+        b.count_of(4940, 0, option);
+        assert_eq!((b.count().ecn_mangled, b.count().ce_reported), (mangled, 3));
+    }
 }
 
 /// Section 3.2.2.4: a first report of 0 comes from a path that clears the field. The sender believes
@@ -590,6 +689,18 @@ fn test_options_that_contradict_the_field_end_ect() {
     assert_eq!(b.next_sent(), "P.EA 4000+100 ack 0");
 }
 
+/// A probe of the path MTU is longer than other segments: its mark is one, whatever its bytes.
+#[test]
+fn test_marked_probe_of_the_path_mtu_is_one_mark() {
+    let cfg = ConnConfig { mss: 4000, path_mtu: PathMtu::On, ..with_ecn(Ecn::Accurate) };
+    let mut b = agreed(&cfg);
+    b.queue(20_000);
+    assert_eq!(b.sent()[1], ".EA 1024+4000 ack 0 ect");
+    b.count_of(1024, 5, None);
+    b.count_of(5024, 6, counts(1025, 4000, 1));
+    assert_eq!((b.count().ce_reported, b.count().mtu_raises), (1, 1));
+}
+
 /// A field has the low 24 bits of its counter, at either end.
 #[test]
 fn test_counters_go_round_at_24_bits() {
@@ -631,78 +742,4 @@ fn test_hostile_counts_cost_a_window_and_nothing_else() {
         b.count_of(max, u16::try_from(n).unwrap(), Some(option));
     }
     assert!(b.window() >= 1000 && b.c.state() == State::Established);
-}
-
-/// The random programs of `random`, whose segments ask for accurate ECN and count at will.
-#[derive(Debug)]
-struct Derived(Segment, Option<ByteCounts>);
-
-/// Derives the bits of ECN of a segment from its numbers.
-fn derived(seg: &Segment) -> Derived {
-    let n = seg.seq.0.wrapping_mul(0x9e37_79b9) ^ seg.ack.0 ^ u32::from(seg.window);
-    let bits = [ACCURATE, ace(2), ace(5), Flags(u16::try_from(n >> 8 & 0x1c0).unwrap())];
-    let bits = bits[usize::try_from(n >> 20 & 3).unwrap()];
-    let ecn = codepoint(u8::try_from(n & 3).unwrap());
-    let seg = Segment { flags: seg.flags.with(bits), ecn, ..*seg };
-    let fields = [n, n >> 3, seg.ack.0].map(|f| f & 0x00ff_ffff);
-    let len = u8::try_from(n >> 2 & 3).unwrap();
-    let option = ByteCounts { reversed: n >> 4 & 1 == 1, fields, len };
-    Derived(seg, (n >> 5 & 1 == 1).then_some(option))
-}
-
-proptest! {
-    /// Any bits, codepoints and options leave a connection able to work, and its invariants whole.
-    #[test]
-    fn test_random_counts_keep_the_invariants(
-        segments in proptest::collection::vec(random::segment(), 1..60),
-        asks: bool, accepts: bool,
-    ) {
-        let cfg = with_ecn(Ecn::Accurate);
-        let mut b = if asks { Bench::connecting(&cfg) } else { accepting() };
-        for (seg, sack) in segments {
-            let Derived(seg, option) = derived(&seg);
-            let out = handle(&mut b.c, b.now, &seg, &sack, option);
-            if let Some(upto) = out.acked {
-                b.q.release(upto);
-            }
-            if let Some(p) = out.payload.filter(|_| accepts) {
-                b.c.accept_payload(b.now, p.pos, p.len);
-            }
-            b.queue(500);
-            b.sent();
-            b.c.check_invariants(b.q.end());
-            b.now = b.now + MS;
-            b.c.handle_timeout(b.now);
-        }
-        while b.c.poll_event().is_some() {}
-    }
-
-    /// The sender's counts are the network's: two ends over a link that marks, one ACK for a burst or
-    /// one for each segment, in order or not.
-    #[test]
-    fn test_sender_counts_the_marks_that_the_network_made(
-        seed: u64, marks in 0u64..600, gathers: bool, reorders: bool, both: bool,
-    ) {
-        let cfg = ConnConfig { recv_window: 200_000, ..with_ecn(Ecn::Accurate) };
-        let cfg = ConnConfig { timestamps: true, window_scaling: true, mss: 1460, ..cfg };
-        let gather = if gathers { MS } else { Duration::ZERO };
-        let reorder = if reorders { 0.05 } else { 0.0 };
-        let link = Link { marks, gather, reorder, ..Link::default() };
-        let mut p = Pair::new([&cfg, &cfg], link, seed);
-        p.ends[0].total = 400_000;
-        p.ends[1].total = if both { 300_000 } else { 0 };
-        p.run_orderly(Duration::from_secs(600));
-        let lost = p.ends.iter().any(|e| e.c.counters().retransmits > 0);
-        for side in 0..2 {
-            let (tx, rx) = (p.ends[side].c.counters(), p.ends[1 - side].c.counters());
-            prop_assert_eq!(tx.ecn_mangled, 0);
-            // Duplicates of bytes that the receiver has are not acceptable, and do not count.
-            if !lost && !reorders {
-                prop_assert_eq!(rx.ce_segments, p.marked[side], "side {}", side);
-            }
-            if !reorders {
-                prop_assert_eq!(tx.ce_reported, rx.ce_segments, "side {}", side);
-            }
-        }
-    }
 }

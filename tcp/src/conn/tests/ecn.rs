@@ -18,7 +18,7 @@ fn dctcp() -> ConnConfig {
 }
 
 /// Returns a bench whose SYN asked for ECN and whose peer agreed.
-fn agreed(cfg: &ConnConfig) -> Bench {
+pub(super) fn agreed(cfg: &ConnConfig) -> Bench {
     let mut b = Bench::connecting(cfg);
     assert_eq!(b.sent(), ["SEW -1"]);
     b.now = b.now + RTT;

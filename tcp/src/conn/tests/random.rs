@@ -95,15 +95,33 @@ struct Watch {
     b: Bench,
     edge: u64,
     last: Option<Payload>,
+    /// True if segments have bits of ECN, codepoints and AccECN options.
+    ecn: bool,
 }
 
 impl Watch {
+    fn new(b: Bench) -> Watch {
+        Watch { b, edge: 0, last: None, ecn: false }
+    }
+
+    fn recv(&mut self, seg: &Segment, sack: &SackBlocks) -> SegmentOutcome {
+        if !self.ecn {
+            return self.b.recv_selective(seg, sack);
+        }
+        let accurate_runs::Derived(seg, counts) = accurate_runs::derived(seg);
+        let out = handle(&mut self.b.c, self.b.now, &seg, sack, counts);
+        if let Some(upto) = out.acked {
+            self.b.q.release(upto);
+        }
+        out
+    }
+
     fn run(&mut self, op: Op) {
         let rcv = self.b.c.rcv_nxt();
         let una = self.b.c.snd_una();
         match op {
             Op::Segment(s, sack) => {
-                let out = self.b.recv_selective(&s, &sack);
+                let out = self.recv(&s, &sack);
                 assert_eq!(self.b.c.rcv_nxt(), rcv, "moved by a segment alone");
                 if let Some(a) = out.acked {
                     assert!(a > una && a <= self.b.c.snd_max() && a == self.b.c.snd_una());
@@ -155,7 +173,7 @@ impl Watch {
             assert!(n < 2000, "endless output");
             if t.len > 0 {
                 let una = self.b.c.snd_una();
-                assert!(t.pos >= una && t.len <= self.b.c.emss());
+                assert!(t.pos >= una && t.len <= self.b.c.emss().max(self.b.c.probe_len()));
                 assert!(t.pos + u64::from(t.len) <= self.b.q.end());
                 let probe = t.len == 1 && t.pos == una;
                 let end = t.pos + u64::from(t.len);
@@ -167,7 +185,9 @@ impl Watch {
                 assert_eq!(t.retransmit, t.pos < before);
             }
             if t.flags.has(ACK) && !t.flags.has(RST) && self.b.c.state().receives() {
-                let edge = self.b.c.rcv_nxt().0 + u64::from(t.window);
+                // An ACK that the connection owed lies behind the others.
+                let behind = self.b.c.rcv_seq().distance(t.ack).unsigned_abs();
+                let edge = self.b.c.rcv_nxt().0 - u64::from(behind) + u64::from(t.window);
                 assert!(edge >= self.edge, "the right edge moved left");
                 self.edge = edge;
             }
@@ -198,11 +218,44 @@ proptest! {
         which in 0u8..24, sack: bool,
         ops in proptest::collection::vec(op(), 1..80),
     ) {
-        let mut w = Watch { b: start(which, sack), edge: 0, last: None };
+        let mut w = Watch::new(start(which, sack));
         for op in ops {
             w.run(op);
         }
         w.run(Op::Poll);
+    }
+
+    /// The same with either feedback of ECN, each algorithm, and bits, codepoints and options of any
+    /// kind.
+    #[test]
+    fn test_random_marks_and_reports_keep_the_invariants(
+        which in 0usize..12, sack: bool, probes: bool,
+        ops in proptest::collection::vec(op(), 1..80),
+    ) {
+        let congestion = Congestion::NAMES[which % 3].1;
+        let path_mtu = if probes { PathMtu::On } else { PathMtu::Off };
+        let cfg = ConnConfig { congestion, sack, path_mtu, mss: 2000, ..plain() };
+        let b = match which / 3 {
+            0 => ecn::agreed(&ConnConfig { ecn: Ecn::Request, ..cfg }),
+            1 => accurate::agreed(&ConnConfig { ecn: Ecn::Accurate, ..cfg }),
+            2 => Bench::connecting(&ConnConfig { ecn: Ecn::Accurate, ..cfg }),
+            _ => Bench::accepting(&cfg),
+        };
+        let mut w = Watch { ecn: true, ..Watch::new(b) };
+        for op in ops {
+            w.run(op);
+        }
+        w.run(Op::Poll);
+        // Silence ends it, and no mark has left a timer behind.
+        let mut rounds = 0;
+        while let Some(at) = w.b.c.poll_timeout() {
+            prop_assert!(w.b.c.state() != State::Closed, "{:?}", w.b.c);
+            w.b.now = w.b.now.max(at);
+            w.run(Op::Timer);
+            w.run(Op::Poll);
+            rounds += 1;
+            prop_assert!(rounds < 1000, "{:?}", w.b.c);
+        }
     }
 
     /// Timers alone bring every connection that has something to do to an end.
@@ -211,7 +264,7 @@ proptest! {
         which in 0u8..24, sack: bool,
         ops in proptest::collection::vec(op(), 1..40),
     ) {
-        let mut w = Watch { b: start(which, sack), edge: 0, last: None };
+        let mut w = Watch::new(start(which, sack));
         for op in ops {
             w.run(op);
         }
