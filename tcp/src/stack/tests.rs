@@ -10,6 +10,7 @@ mod connect;
 mod cookies;
 mod flood;
 mod half_open;
+mod handshakes;
 mod hostile;
 mod icmp;
 mod inside;
@@ -75,10 +76,7 @@ fn config_b() -> StackConfig {
 
 /// Returns a stack B that listens, knows the neighbor A, and has nothing to send.
 fn listening_b(backlog: usize) -> Stack<ByteQueue> {
-    let mut b = Stack::new(config_b());
-    b.listen(None, PORT, backlog).unwrap();
-    introduce_a(&mut b, Instant::ZERO);
-    b
+    handshakes::listening(backlog, |_| {})
 }
 
 /// Makes A ask for B, so that B knows A.

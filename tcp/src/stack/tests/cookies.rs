@@ -3,71 +3,29 @@
 use core::net::Ipv6Addr;
 use core::time::Duration;
 
+use super::handshakes::{C, Source, accepted, ack_of, ask, end, full_syn, listening, put};
 use super::*;
-use crate::{Timestamps, TxSegment};
+use crate::Timestamps;
 use heddle_base::Random;
 
-const C: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
-
-/// Returns a stack that listens with a backlog of 2 and knows A.
+/// Returns a stack that listens with a backlog of 2, makes cookies, and knows A.
 fn b_with(change: impl FnOnce(&mut StackConfig)) -> Stack<ByteQueue> {
-    let mut cfg = config_b();
-    cfg.syn_cookies = SynCookies::Always;
-    change(&mut cfg);
-    let mut b = Stack::new(cfg);
-    b.listen(None, PORT, 2).unwrap();
-    introduce_a(&mut b, Instant::ZERO);
-    b
+    listening(2, |c| {
+        c.syn_cookies = SynCookies::Always;
+        change(c);
+    })
 }
 
 fn always() -> Stack<ByteQueue> {
     b_with(|_| {})
 }
 
-fn put(
-    b: &mut Stack<ByteQueue>,
-    now: Instant,
-    src: (Ipv4Addr, u16),
-    seg: &TxSegment,
-    data: &[u8],
-) -> FrameOutcome {
-    b.handle_frame(now, &tcp_frame(src, (B, PORT), seg, data)[..])
-}
-
-/// Returns the answer to a SYN.
-fn ask(b: &mut Stack<ByteQueue>, now: Instant, src: (Ipv4Addr, u16), syn: &TxSegment) -> Segment {
-    put(b, now, src, syn, b"");
-    let out = frames(b, now);
-    let (h, s) = read_tcp(out.last().expect("an answer"));
-    assert_eq!((h.dst_port, s.flags.has(Flags::SYN.with(Flags::ACK))), (src.1, true));
-    s
-}
-
-/// Returns the segment that completes a handshake.
-fn ack_of(s: &Segment) -> TxSegment {
-    let timestamps = s.timestamps.map(|ts| Timestamps { val: ts.ecr + 1, ecr: ts.val });
-    let ack = s.seq.0.wrapping_add(1);
-    TxSegment { timestamps, ..segment(s.ack.0, ack, Flags::ACK) }
-}
-
 fn stamped(seq: u32) -> TxSegment {
-    TxSegment {
-        window_scale: Some(7),
-        sack_permitted: true,
-        timestamps: Some(Timestamps { val: 5000, ecr: 0 }),
-        flags: Flags::SYN.with(Flags::ECE).with(Flags::CWR),
-        mss: Some(1400),
-        ..syn(seq)
-    }
-}
-
-fn accepted(b: &mut Stack<ByteQueue>) -> ConnId {
-    let [(id, StackEvent::Accepted { .. })] = events(b)[..] else { panic!("accepted") };
-    id
+    TxSegment { mss: Some(1400), ..full_syn(seq) }
 }
 
 /// Returns the sole answer to a segment that is to open nothing.
-fn refused(b: &mut Stack<ByteQueue>, now: Instant, src: (Ipv4Addr, u16), seg: &TxSegment) {
+fn refused(b: &mut Stack<ByteQueue>, now: Instant, src: Source, seg: &TxSegment) {
     put(b, now, src, seg, b"");
     let out = frames(b, now);
     assert_eq!((out.len(), read_tcp(&out[0]).1.flags), (1, Flags::RST));
@@ -267,8 +225,7 @@ fn test_limits_of_connections_hold_at_the_end_of_the_handshake() {
     // A full stack answers no SYN.
     put(&mut b, ms(2), (C, 3), &syn(1), b"");
     assert_eq!((frames(&mut b, ms(2)).len(), b.counters().conns_full), (0, 2));
-    b.abort(id);
-    b.release(id);
+    end(&mut b, id);
     frames(&mut b, ms(2));
     put(&mut b, ms(3), (C, 2), &ack_of(&others[1].2), b"");
     accepted(&mut b);

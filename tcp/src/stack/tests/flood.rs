@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use heddle_types::ConnectError;
 
+use super::handshakes::{C, Clients, listening, open, put};
 use super::*;
 
 /// A thousand clients of one host start together, as a job does. Their SYNs come in one burst, and
@@ -30,72 +31,36 @@ fn test_a_thousand_connections_at_once_wait_for_no_timer() {
 /// host connects, 100 us away. B answers this host at once, and accepts its connection.
 #[test]
 fn test_new_hosts_get_their_answer_in_a_flood_of_forged_syns() {
-    let mut cfg = config_b();
-    cfg.net = Addressing::new(vec![Cidr::new(B.into(), 8).unwrap()], vec![]).unwrap();
-    cfg.min_backlog = 128;
-    let mut b: Stack<ByteQueue> = Stack::new(cfg);
-    b.listen(None, PORT, 128).unwrap();
+    let mut b = listening(128, |c| {
+        c.net = Addressing::new(vec![Cidr::new(B.into(), 8).unwrap()], vec![]).unwrap();
+        c.min_backlog = 128;
+    });
     let mut random = heddle_base::Random::new(&Seed::from_u64(5));
-    let mut waiting: Option<(Ipv4Addr, u32, Instant)> = None;
-    let mut hosts = 0;
+    let mut clients = Clients::new(Duration::from_micros(100));
     for i in 0..40_000u32 {
         let now = Instant::from_nanos(u64::from(i) * 50_000);
         b.handle_timeouts(now);
         let forged =
             Ipv4Addr::from_bits(0x0a01_0000 | u32::try_from(random.below(1 << 16)).unwrap());
         let port = u16::try_from(1 + random.below(60_000)).unwrap();
-        b.handle_frame(now, &tcp_frame((forged, port), (B, PORT), &syn(i), b"")[..]);
-        if let Some((host, next, at)) = waiting
-            && now >= at
-        {
-            let ack = segment(101, next, Flags::ACK);
-            b.handle_frame(now, &tcp_frame((host, 1000), (B, PORT), &ack, b"")[..]);
-            let [(id, StackEvent::Accepted { .. })] = events(&mut b)[..] else {
-                panic!("host {hosts} was not accepted")
-            };
-            b.abort(id);
-            b.release(id);
-            waiting = None;
-            hosts += 1;
-        }
+        put(&mut b, now, (forged, port), &syn(i), b"");
+        clients.go_on(&mut b, now);
+        frames(&mut b, now);
         if i % 200 == 0 {
-            frames(&mut b, now);
-            let host = Ipv4Addr::from_bits(0x0a02_0000 + i / 200);
-            b.handle_frame(now, &tcp_frame((host, 1000), (B, PORT), &syn(100), b"")[..]);
-            let out = frames(&mut b, now);
-            let (h, s) = read_tcp(out.last().expect("an answer at once"));
-            assert_eq!((h.dst_port, s.flags), (1000, Flags::SYN.with(Flags::ACK)));
-            waiting = Some((host, s.seq.0.wrapping_add(1), now + Duration::from_micros(100)));
-        } else {
-            frames(&mut b, now);
+            clients.knock(&mut b, now, Ipv4Addr::from_bits(0x0a02_0000 + i / 200));
         }
     }
-    assert_eq!((hosts, b.counters().accepted), (200, 200));
+    assert_eq!((clients.served, b.counters().accepted), (200, 200));
     assert_eq!(b.counters().tx_arp_requests, 0, "forged addresses are not asked for");
 }
 
-/// Opens one more connection of `src` to B, which the owner holds.
-fn accept(b: &mut Stack<ByteQueue>, src: (Ipv4Addr, u16)) -> Option<ConnId> {
-    b.handle_frame(ms(1), &tcp_frame(src, (B, PORT), &syn(100), b"")[..]);
-    let out = frames(b, ms(1));
-    let (_, s) = read_tcp(out.first()?);
-    if s.flags.has(Flags::RST) {
-        return None;
-    }
-    let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
-    b.handle_frame(ms(1), &tcp_frame(src, (B, PORT), &ack, b"")[..]);
-    events(b).first().map(|e| e.0)
+fn accept(b: &mut Stack<ByteQueue>, src: handshakes::Source) -> Option<ConnId> {
+    open(b, ms(1), src, PORT)
 }
 
 fn limited(half_open: PeerLimit, conns: PeerLimit) -> Stack<ByteQueue> {
-    let mut cfg = config_b();
-    (cfg.peer_half_open, cfg.peer_conns) = (half_open, conns);
-    let mut b = Stack::new(cfg);
-    b.listen(None, PORT, 8).unwrap();
-    b
+    listening(8, |c| (c.peer_half_open, c.peer_conns) = (half_open, conns))
 }
-
-const C: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 
 #[test]
 fn test_connections_of_a_peer_are_bounded_until_they_are_released() {
@@ -105,8 +70,7 @@ fn test_connections_of_a_peer_are_bounded_until_they_are_released() {
     assert_eq!((b.counters().peer_conns_limited, b.counters().tx_resets), (1, 1));
     assert!(accept(&mut b, (C, 4)).is_some(), "of another peer");
     b.listen(None, 80, 8).unwrap();
-    b.handle_frame(ms(1), &tcp_frame((A, 5), (B, 80), &syn(1), b"")[..]);
-    frames(&mut b, ms(1));
+    assert_eq!(open(&mut b, ms(1), (A, 5), 80), None);
     assert_eq!(b.counters().peer_conns_limited, 2, "at another listener just so");
     b.release(ids[1]);
     frames(&mut b, ms(1));
@@ -117,15 +81,13 @@ fn test_connections_of_a_peer_are_bounded_until_they_are_released() {
 #[test]
 fn test_half_open_connections_of_a_peer_are_bounded() {
     let mut b = limited(PeerLimit::AtMost(2), PeerLimit::Unlimited);
-    let mut open = |src| b.handle_frame(ms(1), &tcp_frame(src, (B, PORT), &syn(1), b"")[..]);
-    for port in 1..=5 {
-        open((A, port));
+    for src in [(A, 1), (A, 2), (A, 3), (A, 4), (A, 5), (C, 1)] {
+        put(&mut b, ms(1), src, &syn(1), b"");
     }
-    open((C, 1));
     assert_eq!((b.connections(), b.counters().peer_half_open_limited), (3, 3));
     assert_eq!(b.counters().half_open_evicted, 0);
     // Connections that end, in any way, make room.
-    b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &segment(2, 0, Flags::RST), b"")[..]);
+    put(&mut b, ms(1), (A, 1), &segment(2, 0, Flags::RST), b"");
     frames(&mut b, ms(1));
     assert!(accept(&mut b, (A, 6)).is_some());
     assert!(accept(&mut b, (A, 7)).is_some());
@@ -138,7 +100,7 @@ fn test_half_open_connections_of_a_peer_are_bounded() {
 fn test_peer_shares_leave_room_for_other_peers() {
     let mut b = limited(PeerLimit::Share, PeerLimit::Share);
     for port in 1..=5 {
-        b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
+        put(&mut b, ms(1), (A, port), &syn(1), b"");
     }
     assert_eq!((b.connections(), b.counters().peer_half_open_limited), (4, 1));
     b.unlisten(ms(1), None, PORT);
@@ -162,18 +124,8 @@ fn test_share_of_a_peer_is_counted_over_all_listeners() {
     for port in 5000..5010 {
         b.listen(None, port, 64).unwrap();
     }
-    let mut taken = 0;
-    for (i, at) in (0u16..100).zip((5000..5010).cycle()) {
-        b.handle_frame(ms(1), &tcp_frame((A, 1000 + i), (B, at), &syn(100), b"")[..]);
-        let out = frames(&mut b, ms(1));
-        let Some((_, s)) = out.first().map(|f| read_tcp(f)) else { continue };
-        if s.flags.has(Flags::RST) {
-            continue;
-        }
-        let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
-        b.handle_frame(ms(1), &tcp_frame((A, 1000 + i), (B, at), &ack, b"")[..]);
-        taken += events(&mut b).len();
-    }
+    let all = (1000u16..1100).zip((5000..5010).cycle());
+    let taken = all.filter(|&(from, at)| open(&mut b, ms(1), (A, from), at).is_some()).count();
     assert_eq!((taken, b.counters().peer_conns_limited), (32, 68));
     assert!(accept(&mut b, (C, 1)).is_some(), "another host finds room");
 }
@@ -245,19 +197,17 @@ fn test_echoes_and_resets_do_not_keep_address_resolution_waiting() {
 #[test]
 fn test_connections_and_new_clients_live_through_a_million_syns() {
     const SYNS: u32 = 1_000_000;
-    let mut cfg = config_b();
-    cfg.net = Addressing::new(vec![Cidr::new(B.into(), 8).unwrap()], vec![]).unwrap();
-    (cfg.min_backlog, cfg.syn_cookies, cfg.max_conns) = (2048, SynCookies::Auto, 4096);
-    (cfg.peer_half_open, cfg.peer_conns) = (PeerLimit::Share, PeerLimit::Share);
-    let mut b: Stack<ByteQueue> = Stack::new(cfg);
-    b.listen(None, PORT, 128).unwrap();
-    introduce_a(&mut b, Instant::ZERO);
+    let mut b = listening(128, |c| {
+        c.net = Addressing::new(vec![Cidr::new(B.into(), 8).unwrap()], vec![]).unwrap();
+        (c.min_backlog, c.syn_cookies, c.max_conns) = (2048, SynCookies::Auto, 4096);
+        (c.peer_half_open, c.peer_conns) = (PeerLimit::Share, PeerLimit::Share);
+    });
     let (id, mut mine, next) = established(&mut b, Instant::ZERO);
     let mut random = heddle_base::Random::new(&Seed::from_u64(5));
     // A frame is made once; only its addresses, ports and numbers change. The port checks it.
     let mut flood = net::Pieces(vec![tcp_frame((A, 1), (B, PORT), &syn(0), b"")], RxChecksum::Good);
-    let (mut hosts, mut arrived) = (0, 0);
-    let mut waiting: Option<(Ipv4Addr, u32, Instant)> = None;
+    let mut clients = Clients::new(Duration::from_millis(5));
+    let mut arrived = 0;
     for i in 0..SYNS {
         let now = Instant::from_nanos(1_000_000 + u64::from(i) * 100);
         let bytes = random.next_u64().to_be_bytes();
@@ -274,35 +224,19 @@ fn test_connections_and_new_clients_live_through_a_million_syns() {
         b.rest();
         // The connection has its turn: a segment comes, and one goes.
         let seg = segment(mine, next, Flags::ACK);
-        let out = b.handle_frame(now, &tcp_frame((A, 1000), (B, PORT), &seg, &[7; 100])[..]);
+        let out = put(&mut b, now, (A, 1000), &seg, &[7; 100]);
         let FrameOutcome::Conn { payload: Some(p), .. } = out else { panic!("{out:?}") };
         b.accept_payload(now, id, p.pos, p.len);
         mine = mine.wrapping_add(100);
         arrived += 1;
-        if let Some((host, next, at)) = waiting
-            && now >= at
-        {
-            let ack = segment(101, next, Flags::ACK);
-            b.handle_frame(now, &tcp_frame((host, 1000), (B, PORT), &ack, b"")[..]);
-            let [(id, StackEvent::Accepted { .. })] = events(&mut b)[..] else {
-                panic!("host {hosts} was not accepted")
-            };
-            b.abort(id);
-            b.release(id);
-            waiting = None;
-            hosts += 1;
-        }
+        clients.go_on(&mut b, now);
         while b.poll_transmit(now).is_some() {}
         if i % 100_000 == 64 * 64 {
-            let host = Ipv4Addr::from_bits(0x0aff_0000 + i / 200);
-            b.handle_frame(now, &tcp_frame((host, 1000), (B, PORT), &syn(100), b"")[..]);
-            let out = frames(&mut b, now);
-            let (h, s) = read_tcp(out.last().expect("an answer at once"));
-            assert_eq!((h.dst_port, s.flags), (1000, Flags::SYN.with(Flags::ACK)));
-            waiting = Some((host, s.seq.0.wrapping_add(1), now + Duration::from_millis(5)));
+            clients.knock(&mut b, now, Ipv4Addr::from_bits(0x0aff_0000 + i / 200));
         }
     }
     let c = b.counters();
+    let hosts = clients.served;
     assert!(hosts > 3 && c.accepted == hosts + 1, "{hosts} hosts");
     assert_eq!(arrived, SYNS.div_ceil(64));
     assert!(b.connections() <= 2 + 2048, "{} connections", b.connections());

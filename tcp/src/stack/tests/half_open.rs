@@ -4,65 +4,46 @@ use core::time::Duration;
 
 use heddle_types::ConnectError;
 
+use super::handshakes::{C, accepted, ack_of, ask, end, full_syn, listening, open};
 use super::*;
-use crate::{Timestamps, TxSegment};
+use crate::Timestamps;
 
-/// The SYN of A, with every option.
-fn full_syn(seq: u32) -> TxSegment {
-    TxSegment {
-        window_scale: Some(7),
-        sack_permitted: true,
-        timestamps: Some(Timestamps { val: 5000, ecr: 0 }),
-        flags: Flags::SYN.with(Flags::ECE).with(Flags::CWR),
-        ..syn(seq)
-    }
-}
+/// The host of most of these tests.
+const A1: handshakes::Source = (A, 1);
 
 /// Returns a stack with a half-open connection of A:1, whose SYN is 100, and our initial number.
 fn waiting() -> (Stack<ByteQueue>, u32) {
     let mut b = listening_b(4);
-    put(&mut b, ms(1), &syn(100), b"");
-    let out = frames(&mut b, ms(1));
+    let s = ask(&mut b, ms(1), A1, &syn(100));
     assert_eq!(b.connections(), 1);
-    (b, read_tcp(&out[0]).1.seq.0)
+    (b, s.seq.0)
 }
 
 fn put(b: &mut Stack<ByteQueue>, now: Instant, seg: &TxSegment, data: &[u8]) -> FrameOutcome {
-    b.handle_frame(now, &tcp_frame((A, 1), (B, PORT), seg, data)[..])
+    handshakes::put(b, now, A1, seg, data)
 }
 
-/// Returns the one answer to a segment, if there is one.
 fn answer(b: &mut Stack<ByteQueue>, now: Instant, seg: &TxSegment, data: &[u8]) -> Option<Segment> {
-    put(b, now, seg, data);
-    let out = frames(b, now);
-    assert!(out.len() <= 1);
-    out.first().map(|f| read_tcp(f).1)
+    handshakes::answer(b, now, A1, seg, data)
 }
 
 /// Completes the handshake, which must still be possible.
 fn completes(mut b: Stack<ByteQueue>, iss: u32) {
     put(&mut b, ms(900), &segment(101, iss.wrapping_add(1), Flags::ACK), b"");
-    assert!(matches!(events(&mut b)[..], [(_, StackEvent::Accepted { .. })]));
+    accepted(&mut b);
     assert_eq!((b.half_opens.len(), b.conns.len()), (0, 1));
 }
 
 #[test]
 fn test_half_open_connection_agrees_to_every_option_and_keeps_them() {
-    let mut cfg = config_b();
-    cfg.conn.ecn = crate::Ecn::Accept;
-    let mut b = Stack::new(cfg);
-    b.listen(None, PORT, 4).unwrap();
-    introduce_a(&mut b, Instant::ZERO);
-    let s = answer(&mut b, ms(1), &full_syn(100), b"").unwrap();
+    let mut b = listening(4, |c| c.conn.ecn = crate::Ecn::Accept);
+    let s = ask(&mut b, ms(1), A1, &full_syn(100));
     assert_eq!(s.flags, Flags::SYN.with(Flags::ACK).with(Flags::ECE));
     assert_eq!((s.mss, s.sack_permitted, s.window_scale), (Some(1460), true, Some(9)));
     let ts = s.timestamps.unwrap();
     assert_eq!(ts.ecr, 5000);
-    let mut ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
-    ack.timestamps = Some(Timestamps { val: 5001, ecr: ts.val });
-    ack.window = 100;
-    put(&mut b, ms(4), &ack, b"");
-    let [(id, StackEvent::Accepted { .. })] = events(&mut b)[..] else { panic!("accepted") };
+    put(&mut b, ms(4), &TxSegment { window: 100, ..ack_of(&s) }, b"");
+    let id = accepted(&mut b);
     // The window is scaled, each segment has a timestamp and ECT, and the handshake was measured.
     b.user_mut(id).unwrap().push(&[7; 20_000]);
     b.notify_send(id);
@@ -98,7 +79,7 @@ fn test_data_after_a_lost_ack_and_a_lost_segment_complete_the_handshake() {
     let later = segment(111, iss.wrapping_add(1), Flags::ACK);
     let out = put(&mut b, ms(2), &later, b"world");
     assert!(matches!(out, FrameOutcome::Conn { payload: Some(p), .. } if !p.in_order));
-    assert!(matches!(events(&mut b)[..], [(_, StackEvent::Accepted { .. })]));
+    accepted(&mut b);
 }
 
 #[test]
@@ -190,7 +171,7 @@ fn test_syn_with_the_ack_of_ours_completes_the_handshake() {
     let both = segment(100, iss.wrapping_add(1), Flags::SYN.with(Flags::ACK));
     let ack = answer(&mut b, ms(2), &both, b"").unwrap();
     assert_eq!((ack.flags, ack.ack.0), (Flags::ACK, 101));
-    assert!(matches!(events(&mut b)[..], [(_, StackEvent::Accepted { .. })]));
+    accepted(&mut b);
 }
 
 #[test]
@@ -242,14 +223,10 @@ fn test_syn_ack_of_the_stack_is_that_of_the_connection() {
 /// A thousand handshakes complete while a thousand others do not, in the order in which they come.
 #[test]
 fn test_syn_acks_take_turns_with_a_connection_that_sends() {
-    let mut cfg = config_b();
-    (cfg.max_conns, cfg.conn.recv_window) = (4096, 1 << 20);
-    let mut b = Stack::new(cfg);
-    b.listen(None, PORT, 4096).unwrap();
-    introduce_a(&mut b, Instant::ZERO);
+    let mut b = listening(4096, |c| (c.max_conns, c.conn.recv_window) = (4096, 1 << 20));
     let (id, ..) = established(&mut b, ms(1));
     for port in 2000..3000 {
-        b.handle_frame(ms(2), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
+        handshakes::put(&mut b, ms(2), (A, port), &syn(1), b"");
     }
     b.user_mut(id).unwrap().push(&[1; 14_000]);
     b.notify_send(id);
@@ -263,19 +240,13 @@ fn test_syn_acks_take_turns_with_a_connection_that_sends() {
 #[test]
 fn test_address_that_answers_nothing_gets_so_many_syn_acks_and_no_more() {
     for cookies in [SynCookies::Off, SynCookies::Auto, SynCookies::Always] {
-        let mut b: Stack<ByteQueue> =
-            Stack::new(StackConfig { syn_cookies: cookies, ..config_b() });
-        b.listen(None, PORT, 16).unwrap();
-        introduce_a(&mut b, Instant::ZERO);
-        let mut ask = |now, src| {
+        let mut b = listening(16, |c| c.syn_cookies = cookies);
+        let mut asks = |src| {
             b.rest();
-            b.handle_frame(now, &tcp_frame(src, (B, PORT), &syn(1), b"")[..]);
-            frames(&mut b, now).len()
+            handshakes::answer(&mut b, ms(1), src, &syn(1), b"").is_some()
         };
-        let sent: usize = (1..=6000).map(|port| ask(ms(1), (A, port))).sum();
-        assert_eq!(sent, 4096, "{cookies:?}");
-        let other = Ipv4Addr::new(10, 0, 0, 3);
-        assert_eq!(ask(ms(1), (other, 1)), 1, "another host gets its own");
+        assert_eq!((1..=6000).filter(|&port| asks((A, port))).count(), 4096, "{cookies:?}");
+        assert!(asks((C, 1)), "another host gets its own");
         assert_eq!(b.counters().syn_acks_limited, 6000 - 4096);
     }
 }
@@ -283,20 +254,11 @@ fn test_address_that_answers_nothing_gets_so_many_syn_acks_and_no_more() {
 #[test]
 fn test_host_that_completes_its_handshakes_has_no_limit() {
     for cookies in [SynCookies::Off, SynCookies::Always] {
-        let mut b: Stack<ByteQueue> =
-            Stack::new(StackConfig { syn_cookies: cookies, ..config_b() });
-        b.listen(None, PORT, 16).unwrap();
-        introduce_a(&mut b, Instant::ZERO);
+        let mut b = listening(16, |c| c.syn_cookies = cookies);
         for port in 1..=6000 {
             b.rest();
-            b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
-            let out = frames(&mut b, ms(1));
-            let (_, s) = read_tcp(out.first().unwrap_or_else(|| panic!("{cookies:?} {port}")));
-            let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
-            b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &ack, b"")[..]);
-            let [(id, StackEvent::Accepted { .. })] = events(&mut b)[..] else { panic!("{port}") };
-            b.abort(id);
-            b.release(id);
+            let id = open(&mut b, ms(1), (A, port), PORT);
+            end(&mut b, id.unwrap_or_else(|| panic!("{cookies:?} {port}")));
             frames(&mut b, ms(1));
         }
     }
