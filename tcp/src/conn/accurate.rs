@@ -352,10 +352,11 @@ impl Connection {
     }
 
     /// Takes a SYN-ACK that came again after our ACK. Returns true if another ACK should report its
-    /// codepoint (section 3.2.2.1).
+    /// codepoint (section 3.2.2.1). A server that has sent data reads all ACKs as counts.
     pub(super) fn note_late_syn_ack(&mut self, seg: &Segment) -> bool {
         let again = self.hot.ecn.is_accurate()
             && self.cold.active
+            && self.hot.rcv_nxt == StreamPos::START
             && seg.flags.has(Flags::ACK)
             && seg.seq.advance(1) == self.hot.rcv_base
             && seg.ack == self.hot.snd_base
@@ -501,8 +502,9 @@ impl Connection {
     /// Returns the next acknowledgment that the connection owes. After them all a bare ACK goes that
     /// has the option.
     pub(super) fn owed_count(&mut self, now: Instant) -> TxSegment {
+        let first = self.hot.rcv_nxt == StreamPos::START;
         let f = self.feedback();
-        if let Some(arrived) = f.accurate.syn_ack.take() {
+        if let Some(arrived) = f.accurate.syn_ack.take().filter(|_| first) {
             if f.owed.is_empty() {
                 self.hot.pending.clear(Pending::ECHO);
             }

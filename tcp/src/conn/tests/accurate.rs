@@ -294,6 +294,24 @@ fn test_client_reports_how_the_syn_ack_has_arrived() {
     }
 }
 
+/// A server that has sent data has left the handshake, and reads each ACK as a count: also one that
+/// answers a SYN-ACK that came again, before or together with the data.
+#[test]
+fn test_client_reports_no_syn_ack_after_data() {
+    for syn_ack_first in [false, true] {
+        let mut b = agreed(&with_ecn(Ecn::Accurate));
+        let syn_ack = b.seg(-1, 0).with(SYN_ACK.with(ace(0b010)));
+        if syn_ack_first {
+            b.recv(&syn_ack);
+        }
+        b.came(0, 100, Codepoint::NOT_ECT);
+        if !syn_ack_first {
+            b.recv(&syn_ack);
+        }
+        assert_eq!(b.sent(), [".EA 0 ack 100"]);
+    }
+}
+
 /// Section 3.2: every acceptable packet with a mark counts, bare ACKs too; bytes count by their
 /// codepoint. Section 3.2.2.5.1: at once when marks begin, at every second mark, and at every third
 /// without data.

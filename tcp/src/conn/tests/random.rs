@@ -164,7 +164,9 @@ impl Watch {
     fn poll(&mut self) {
         let mut n = 0;
         loop {
-            let wants = self.b.c.wants_transmit(self.b.q.end());
+            // Data whose pace is over wait for the timer, which is due.
+            let due = self.b.c.poll_timeout().is_some_and(|at| at <= self.b.now);
+            let wants = due || self.b.c.wants_transmit(self.b.q.end());
             let s = self.b.c.stats();
             let before = self.b.c.snd_max();
             let Some(t) = self.b.tx() else { break };
