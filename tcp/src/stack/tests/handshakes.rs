@@ -107,7 +107,7 @@ pub(super) fn end(b: &mut Stack<ByteQueue>, id: ConnId) {
 pub(super) struct Clients {
     round_trip: Duration,
     waiting: Option<(Source, TxSegment, Instant)>,
-    /// The number that B has served.
+    /// The number of hosts that B has served.
     pub(super) served: u64,
 }
 
