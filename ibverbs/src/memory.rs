@@ -357,6 +357,14 @@ pub(crate) fn log(text: &str) {
     }
 }
 
+/// Prints a line on standard error, unless `HEDDLE_LOG` is `off`: about an error of the user's, for which
+/// the program gets a number alone.
+pub(crate) fn complain(text: &str) {
+    if std::env::var_os(LOG).is_none_or(|level| level != "off") {
+        eprintln!("heddle: {text}");
+    }
+}
+
 /// Bytes of stack that should lie below a shared page.
 const BELOW: usize = 64 << 10;
 

@@ -278,12 +278,12 @@ fn test_environment_of_a_program_sets_tcp_of_its_listeners_and_connections() {
         let one = ["rping", "-c", "-a", "10.77.9.9", "-p", "7003", "-C", "1"];
         let other = ["rping", "-s", "-a", "10.77.0.1", "-p", "7198"];
         for args in [&one[..], &other] {
+            // A client of rping does not end after rdma_connect has failed.
             let mut rping = program(&a, args, variable);
-            let mut stderr = rping.0.stderr.take().unwrap();
-            assert!(!rping.wait().success());
-            let mut text = String::new();
-            std::io::Read::read_to_string(&mut stderr, &mut text).unwrap();
-            assert!(text.contains(names), "{text}");
+            let stderr = std::io::BufReader::new(rping.0.stderr.take().unwrap());
+            let mut lines = std::io::BufRead::lines(stderr).map_while(Result::ok);
+            let said = lines.any(|line| line.contains(names));
+            assert!(said, "{args:?} with {variable:?}");
         }
     }
 }

@@ -19,7 +19,7 @@ use super::errno::Errno;
 use super::number::EventKind;
 use super::reply::Identity;
 use super::state::{Dial, Happening, Place, Reserved};
-use crate::memory::log;
+use crate::memory::complain;
 use crate::rnic;
 
 /// The index of a device that the kernel does not know: librdmacm then uses the GUID.
@@ -40,7 +40,7 @@ fn tcp_terms() -> Result<TcpTerms, Errno> {
         let found = names.iter().find(|(name, _)| given == *name);
         found.map(|(_, value)| Some(*value)).ok_or_else(|| {
             let all: Vec<_> = names.iter().map(|(name, _)| *name).collect();
-            log(&format!("{variable}={} is none of {}", given.display(), all.join(", ")));
+            complain(&format!("{variable}={} is none of {}", given.display(), all.join(", ")));
             Errno::INVAL
         })
     }
