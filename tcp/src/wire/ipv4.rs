@@ -103,19 +103,18 @@ impl Ipv4Header {
         head.get(..self.header_len).is_some_and(|h| Sum::of(h).is_valid())
     }
 
-    /// Writes a header without options and with its checksum, as [`Ipv4Header::emit_unsummed`] does
-    /// without.
+    /// Writes a header without options and with its checksum.
+    ///
+    /// The header has Don't Fragment and the identification 0: a datagram that cannot be fragmented
+    /// needs no identification (RFC 6864 section 4.1), and a counter there would reveal how much we
+    /// send. The function ignores `header_len` and `fragment`.
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         self.emit_unsummed(out);
         let sum = Sum::of_short(out).complement();
         out[field::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// Writes a header without options, whose checksum field is 0.
-    ///
-    /// The header has Don't Fragment and the identification 0: a datagram that cannot be fragmented
-    /// needs no identification (RFC 6864 section 4.1), and a counter there would reveal how much we
-    /// send. The function ignores `header_len` and `fragment`.
+    /// Writes the same header with a checksum of 0.
     pub(crate) fn emit_unsummed(&self, out: &mut [u8; HEADER_LEN]) {
         out[field::VERSION_IHL] = 0x45;
         out[field::TRAFFIC_CLASS] = self.traffic_class;
