@@ -40,8 +40,8 @@ pub(super) struct Pacer {
     since: Instant,
     sent: u64,
     quantum: u64,
-    /// Bytes sent in all, up to the initial window, which is not paced.
-    first: u32,
+    /// True once the initial window has gone, which is not paced: the first burst.
+    begun: bool,
 }
 
 impl Pacer {
@@ -56,11 +56,13 @@ impl Pacer {
         initial: u32,
         pace: Pace,
     ) -> Result<(), Instant> {
-        if self.first < initial {
-            self.first = self.first.saturating_add(len);
-            self.quantum = initial.into();
-            self.since = now;
-            return Ok(());
+        if !self.begun {
+            if self.sent < u64::from(initial) {
+                (self.since, self.quantum) = (now, initial.into());
+                self.count(len);
+                return Ok(());
+            }
+            (self.begun, self.sent) = (true, 0);
         }
         let due = self.since + pace.time(self.sent);
         if now >= due {

@@ -146,6 +146,24 @@ fn test_undoing_late_keeps_the_larger_window_and_its_function() {
     assert_eq!((b.w.cwnd(), function(&b)), (cwnd, before));
 }
 
+/// The initial window goes at once, and then a burst of 1 ms: segments that follow others in a train
+/// count as well.
+#[test]
+fn test_trains_count_towards_the_initial_window() {
+    for train in [1, 2, 4, 16] {
+        let mut b = Bench::new(Congestion::NewReno, 40 * MS);
+        b.w.cwnd = 100_000;
+        let mut sent = 0;
+        while b.w.pace(b.now, MSS, 40 * MS).is_ok() {
+            let more = (train - 1) * MSS;
+            let more = more.min(u32::try_from(b.w.pace_room()).unwrap() / MSS * MSS);
+            b.w.pace_more(more);
+            sent += MSS + more;
+        }
+        assert_eq!(sent, 10_000 + 5000, "trains of {train}");
+    }
+}
+
 /// As Linux does: two windows in a round trip of slow start, 1.2 from half of ssthresh on; the
 /// initial window goes at once.
 #[test]
