@@ -4,6 +4,7 @@ The kernel of namespace a is the client and, by raw sockets, also the attacker, 
 addresses and ports of the connection and none of its sequence numbers.
 """
 
+import itertools
 import json
 import time
 
@@ -22,18 +23,27 @@ NAMES = {"nothing": "nothing", "syn": "SYNs from random addresses",
          "reset": "RSTs of the connection", "inner-syn": "SYNs of the connection",
          "fin": "FINs of the connection", "data": "data of the connection",
          "icmp": "ICMP errors about the connection, MTU 552"}
+NAME_OF_ICMPV6 = "ICMPv6 errors about the connection, MTU 1280"
 # A new client is served within this time, or not at all.
 PATIENCE = 20
 
 
-def flooded(hosts, kind, seconds):
+def name(kind, version):
+    """Returns how the table names a flood. The strangers over IPv6 are of one /64, those over IPv4
+    of one /16."""
+    if version == 4:
+        return NAMES[kind]
+    return (NAME_OF_ICMPV6 if kind == "icmp" else NAMES[kind]) + tables.OVER_IPV6
+
+
+def flooded(hosts, kind, version, seconds):
     """Runs one flood. Returns the goodput of the connection in Mb/s, the packets of the flood in a
     second, and the milliseconds after which a new client was served."""
     lab, programs = hosts.lab, Programs()
     attacker = lab.names[0]
     try:
-        with lab.wire(WIRE):
-            address, server = hosts.sink(programs, "sink", prefix=16)
+        with lab.wire(WIRE, version):
+            address, server = hosts.sink(programs, "sink", prefix=16, version=version)
             source = hosts.kernel(programs, address, 3 * seconds + OVERTIME, 1, "cubic")
             client = connected(hosts, source)
             time.sleep(1)
@@ -97,20 +107,21 @@ def run(args, hosts, results, say):
     failures = 0
     for _ in range(args.rounds):
         number = tables.next_round(results, "floods", "nothing")
-        for kind in KINDS:
-            if args.way not in kind:
+        for version, kind in itertools.product((4, 6), KINDS):
+            key = kind if version == 4 else f"{kind} IPv6"
+            if args.way not in key:
                 continue
             try:
-                goodput, frames, served = flooded(hosts, kind, args.seconds)
+                goodput, frames, served = flooded(hosts, kind, version, args.seconds)
             except Failed as why:
                 failures += 1
-                say(f"{kind}: FAILED: {why}")
+                say(f"{key}: FAILED: {why}")
                 continue
             if served is None:
                 failures += 1
-            say(f"{kind}: {goodput:.1f} Mb/s, {frames:.0f} frames a second, a new client "
+            say(f"{key}: {goodput:.1f} Mb/s, {frames:.0f} frames a second, a new client "
                 f"{'not served' if served is None else f'served after {served:.0f} ms'}")
-            results["floods"].append({"key": kind, "way": NAMES[kind], "round": number,
+            results["floods"].append({"key": key, "way": name(kind, version), "round": number,
                                       "goodput": goodput, "frames": frames, "served": served})
             tables.save(args.results, results)
     return failures

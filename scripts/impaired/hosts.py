@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 
 from impaired.cells import begins, rate_between
-from impaired.lab import HEDDLE, KERNEL
+from impaired.lab import HEDDLE, HEDDLE_V6, KERNEL
 from peers.contenders import Failed, Programs
 
 PORT = 7471
@@ -72,18 +72,18 @@ class Hosts:
         self.ecn = when
         self.lab.ecn(when is not None)
 
-    def device(self, side, prefix=24):
-        return ["--vdev", f"net_af_packet0,iface={self.lab.links[side]}", "--ip",
-                f"{HEDDLE[side]}/{prefix}", "--inline"]
+    def device(self, side, prefix=24, version=4):
+        ip = f"{HEDDLE_V6[side]}/64" if version == 6 else f"{HEDDLE[side]}/{prefix}"
+        return ["--vdev", f"net_af_packet0,iface={self.lab.links[side]}", "--ip", ip, "--inline"]
 
-    def sink(self, programs, service, prefix=24):
-        """Starts a receiver, and returns its address and its process."""
+    def sink(self, programs, service, prefix=24, version=4):
+        """Starts a receiver, and returns its address and its process. Over IPv6 it is Heddle."""
         if service == "kernel":
             address = f"{KERNEL[1]}:{PORT}"
             command = [self.peer, "sink", address]
         else:
-            address = f"{HEDDLE[1]}:{PORT}"
-            command = [self.heddle, "serve", *self.device(1, prefix), "--listen",
+            address = f"[{HEDDLE_V6[1]}]:{PORT}" if version == 6 else f"{HEDDLE[1]}:{PORT}"
+            command = [self.heddle, "serve", *self.device(1, prefix, version), "--listen",
                        f"{address}={service}", "--memory", "256"]
             if self.ecn == "accurate":
                 command += ["--ecn", self.ecn]

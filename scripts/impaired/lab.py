@@ -5,7 +5,7 @@
                              +-- tap == impair (user space) == tap
     Heddle     10.77.0.11  --+                                 +--  Heddle     10.77.0.12
 
-Heddle shares the interface with the kernel by net_af_packet, so that flows of both meet in the
+Over IPv6 they are fd77::1, ::2, ::11 and ::12. Heddle shares the interface with the kernel by net_af_packet, so that flows of both meet in the
 same queue.
 """
 
@@ -21,6 +21,8 @@ from peers.contenders import Failed, Program, run
 STARTS = 30
 KERNEL = ("10.77.0.1", "10.77.0.2")
 HEDDLE = ("10.77.0.11", "10.77.0.12")
+KERNEL_V6 = ("fd77::1", "fd77::2")
+HEDDLE_V6 = ("fd77::11", "fd77::12")
 # Frames that wait for the bridge: more than any window of a run, so that only the bridge drops.
 QUEUE = 20_000
 SYSCTLS = {
@@ -73,16 +75,20 @@ class Lab:
             self.sysctl(name, "net.ipv4.tcp_ecn", "1" if asked else "2")
 
     @contextlib.contextmanager
-    def wire(self, wire):
-        """Joins the hosts by a bridge with these settings as long as the context lasts."""
+    def wire(self, wire, version=4):
+        """Joins the hosts by a bridge with these settings as long as the context lasts. With
+        version 6 they have addresses of IPv6 besides."""
         command = ["nice", "-n", "-20", self.impair, "--tap-a", self.links[0], "--tap-b",
                    self.links[1], *wire.arguments()]
         bridge = Bridge(Program(command))
         try:
             bridge.program.wait_for("ready", STARTS)
-            for name, link, address in zip(self.names, self.links, KERNEL):
+            for side, (name, link) in enumerate(zip(self.names, self.links)):
                 run("ip", "link", "set", link, "netns", name)
-                self.within(name, "ip", "address", "add", f"{address}/24", "dev", link)
+                self.within(name, "ip", "address", "add", f"{KERNEL[side]}/24", "dev", link)
+                if version == 6:
+                    self.within(name, "ip", "address", "add", f"{KERNEL_V6[side]}/64", "dev",
+                                link, "nodad")
                 self.within(name, "ip", "link", "set", link, "txqueuelen", str(QUEUE),
                             "addrgenmode", "none", "up")
             yield bridge

@@ -109,14 +109,17 @@ def part(run):
     return ours / run["goodput"]
 
 
+OVER_IPV6 = ", over IPv6"
+
+
 def of_floods(results):
     runs = results["floods"]
     if not runs:
         return []
     lines = head(["Flood", "Frames a second", "Goodput, Mb/s", "Beside no flood",
                   "A new client is served after, ms"])
-    base = by_round(runs, "nothing")
     for way in dict.fromkeys(r["way"] for r in runs):
+        base = by_round(runs, "nothing" + OVER_IPV6 * way.endswith(OVER_IPV6))
         mine = [r for r in runs if r["way"] == way]
         ours = by_round(mine, way)
         lines.append(row([way, spread([r["frames"] for r in mine]), spread(list(ours.values())),
