@@ -5,8 +5,8 @@
                              +-- tap == impair (user space) == tap
     Heddle     10.77.0.11  --+                                 +--  Heddle     10.77.0.12
 
-Over IPv6 they are fd77::1, ::2, ::11 and ::12. Heddle shares the interface with the kernel by net_af_packet, so that flows of both meet in the
-same queue.
+Over IPv6 they are fd77::1, ::2, ::11 and ::12. Heddle shares the interface with the kernel by
+net_af_packet, so that flows of both meet in the same queue.
 """
 
 import contextlib
