@@ -491,7 +491,7 @@ fn test_member_that_is_gone_leaves_with_its_memory_and_its_counters_stay() {
         s[0].members() == [(true, true), (true, false)]
     });
     let memory = Memory::new(4096);
-    let mut send = |near: &mut Side| {
+    let send = |near: &mut Side| {
         for n in 0..20 {
             let mut m = broadcast(pool, n);
             m.chain(memory.external(pool, 0, 500).unwrap()).unwrap();
