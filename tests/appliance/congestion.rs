@@ -184,7 +184,7 @@ fn test_pacing_of_the_file_is_that_of_listeners_unless_they_have_their_own() {
     assert_eq!([7174, 7175].map(|port| peer.is_spread(port, port - 6000)), [false, true]);
 }
 
-/// Requests over iWARP come to two forwarders, and go on over InfiniBand, where nobody answers; requests
+/// Requests over iWARP come to two forwarders, and go on over InfiniBand, where no host answers; requests
 /// over InfiniBand come to a third, and go on over iWARP.
 #[test]
 fn test_forwarder_has_congestion_control_of_its_own() {

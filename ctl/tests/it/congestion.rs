@@ -1,6 +1,7 @@
 //! Congestion control, ECN and pacing of a listener's connections, and of single connections, as the wire
 //! shows them.
 
+use heddle_dataplane::Eal;
 use heddle_testkit::frames::{self, ACK, CWR, ECE, PSH, Packet, Path, RST, SYN, Segment};
 use heddle_types::mpa::Revision;
 use heddle_types::{Congestion, ConnId, Ecn, Pacing, TcpTerms};
@@ -27,6 +28,15 @@ fn segments(frames: &[Vec<u8>], port: u16) -> Vec<Segment> {
         _ => None,
     };
     frames.iter().filter_map(of).collect()
+}
+
+/// Opens a link to a peer whose station the RNIC knows, and returns the path from the peer.
+fn known(eal: &Eal) -> (Link, Path) {
+    let mut link = Link::open(eal, |_| {});
+    link.settle();
+    let path = Path { from: (MAC, PEER), to: (link.mac, US) };
+    link.say(&frames::arp_request(path.from, US));
+    (link, path)
 }
 
 /// Connects to a port of the RNIC by a SYN that asks for ECN, and sends four bytes, each in a segment,
@@ -107,11 +117,7 @@ fn test_cookies_keep_the_congestion_control_of_their_listener() {
 #[test]
 fn test_connections_of_an_rnic_have_congestion_control_of_their_own() {
     let (eal, _turn) = eal();
-    let mut link = Link::open(&eal, |_| {});
-    link.settle();
-    let path = Path { from: (MAC, PEER), to: (link.mac, US) };
-    // The RNIC knows the peer then.
-    link.say(&frames::arp_request(path.from, US));
+    let (mut link, _) = known(&eal);
     let events = EventQueue::new(None);
     let end = End::new(&link.us);
     let all = [
@@ -135,10 +141,7 @@ fn test_connections_of_an_rnic_have_congestion_control_of_their_own() {
 #[test]
 fn test_connection_made_again_keeps_its_settings() {
     let (eal, _turn) = eal();
-    let mut link = Link::open(&eal, |_| {});
-    link.settle();
-    let path = Path { from: (MAC, PEER), to: (link.mac, US) };
-    link.say(&frames::arp_request(path.from, US));
+    let (mut link, path) = known(&eal);
     let events = EventQueue::new(None);
     for (port, (tcp, flags)) in (7000..).zip([(ASKS, SYN | ECE | CWR), (OFF, SYN)]) {
         let end = End::new(&link.us);

@@ -260,7 +260,7 @@ impl Flood {
         Flood { random: heddle_base::Random::new(&Seed::from_u64(5)), burst, sent: 0 }
     }
 
-    /// Hands over a burst, and in it, wherever it came, a frame of somebody else if there is one.
+    /// Hands over a burst, and in it the frame of another sender, if one waits, wherever it came.
     fn burst(&mut self, b: &mut Stack<ByteQueue>, now: Instant, other: Option<Vec<u8>>) {
         for frame in &mut self.burst {
             let bytes = self.random.next_u64().to_be_bytes();
