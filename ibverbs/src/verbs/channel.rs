@@ -3,8 +3,8 @@
 //! A program may destroy a channel while another of its threads waits for the channel's events, or
 //! cancel that thread: `rping` destroys the channel when its connection fails. With the C library
 //! such a thread goes on waiting, in `read` of a closed descriptor. With this library it goes on
-//! waiting too; and because it looks the channel up again when it wakes, it never touches a
-//! destroyed channel.
+//! waiting too, and never touches a destroyed channel: it looks the channel up again when it wakes.
+//! It may wake, because the RNIC keeps the descriptor for a moment after the program has closed it.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -162,6 +162,8 @@ enum Look {
     Failed(c_int),
     /// No event: the descriptor to wait for, and the number of its channel.
     Wait(c_int, u64),
+    /// The channel was destroyed while the thread waited: no event can come any more.
+    Destroyed,
 }
 
 /// Looks for an event of the channel at an address. `is` is the channel's number when the thread
@@ -169,7 +171,7 @@ enum Look {
 fn look(channel: usize, is: Option<u64>) -> Look {
     let found = live(|all| all.get(&channel).cloned());
     let Some(object) = found.filter(|object| is.is_none_or(|is| is == object.number)) else {
-        return Look::Failed(EINVAL);
+        return if is.is_some() { Look::Destroyed } else { Look::Failed(EINVAL) };
     };
     match object.next() {
         Ok(Some((found, context))) => Look::Found(found, context),
@@ -196,7 +198,8 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
 ) -> c_int {
     let (at, mut is) = (channel.addr(), None);
     loop {
-        match guarded(Look::Failed(EIO), || look(at, is)) {
+        // `poll` passes over an entry whose descriptor is negative, and so only waits for a signal.
+        let fd = match guarded(Look::Failed(EIO), || look(at, is)) {
             Look::Found(found, context) => {
                 // SAFETY: the caller keeps the C contract.
                 unsafe {
@@ -211,14 +214,16 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             }
             Look::Wait(fd, number) => {
                 is = Some(number);
-                let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-                // SAFETY: `wait` is one live entry.
-                if unsafe { cancel::poll(&raw mut wait, 1, -1) } < 0
-                    && !(errno::get() == EINTR && signals::all_restart())
-                {
-                    return -1;
-                }
+                fd
             }
+            Look::Destroyed => -1,
+        };
+        let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: `wait` is one live entry.
+        if unsafe { cancel::poll(&raw mut wait, 1, -1) } < 0
+            && !(errno::get() == EINTR && signals::all_restart())
+        {
+            return -1;
         }
     }
 }

@@ -25,7 +25,6 @@ static void *wait_for_completions(void *channel)
 	struct ibv_cq *cq;
 	void *context;
 	int got = ibv_get_cq_event(channel, &cq, &context);
-	/* A thread whose channel is destroyed either waits on, or gets an error. */
 	return (void *)(long)(got == 0);
 }
 
@@ -154,22 +153,34 @@ int main(void)
 	start(&thread, wait_for_completions, channel);
 	cancel(thread);
 
-	/* Destroy a channel under a waiting thread; then other objects get its memory and descriptor. */
-	start(&thread, wait_for_completions, channel);
-	let_it_wait();
-	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
+	/*
+	 * Destroy a channel under a waiting thread; then other objects get its memory and descriptor.
+	 * The thread waits on, even if the RNIC wakes it once more while it gives the queue up.
+	 */
+	for (int round = 0; round < 10; round++) {
+		start(&thread, wait_for_completions, channel);
+		let_it_wait();
+		CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
+		CHECK(ibv_destroy_cq(cq) == 0);
+		CHECK(ibv_destroy_comp_channel(channel) == 0);
+		CHECK(ibv_destroy_comp_channel(channel) == EINVAL);
+		for (int i = 0; i < 20; i++) {
+			struct ibv_comp_channel *next = ibv_create_comp_channel(context);
+			CHECK(next);
+			cq = ibv_create_cq(context, 4, NULL, next, 0);
+			CHECK(cq);
+			CHECK(ibv_destroy_cq(cq) == 0);
+			CHECK(ibv_destroy_comp_channel(next) == 0);
+		}
+		cancel(thread);
+		channel = ibv_create_comp_channel(context);
+		CHECK(channel);
+		cq = ibv_create_cq(context, 4, NULL, channel, 0);
+		CHECK(cq);
+		CHECK(ibv_req_notify_cq(cq, 0) == 0);
+	}
 	CHECK(ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_destroy_comp_channel(channel) == 0);
-	for (int i = 0; i < 20; i++) {
-		struct ibv_comp_channel *next = ibv_create_comp_channel(context);
-		CHECK(next);
-		cq = ibv_create_cq(context, 4, NULL, next, 0);
-		CHECK(cq);
-		CHECK(ibv_destroy_cq(cq) == 0);
-		CHECK(ibv_destroy_comp_channel(next) == 0);
-	}
-	CHECK(ibv_destroy_comp_channel(channel) == EINVAL);
-	cancel(thread);
 
 	/* The program can still make and destroy memory and objects, so no thread holds a lock. */
 	channel = ibv_create_comp_channel(context);
