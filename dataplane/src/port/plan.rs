@@ -284,11 +284,8 @@ fn joins(caps: &Capabilities, quirks: &Quirks, may: Offloads) -> bool {
 fn tx_offloads(caps: &Capabilities, quirks: &Quirks, may: Offloads) -> u64 {
     // Never ask for MBUF_FAST_FREE, which forbids external buffers and several mempools.
     let mut tx = sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
-    if may.tx_checksum {
-        tx |= sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM;
-    }
-    if may.tx_checksum && !quirks.wrong_tcp_checksum {
-        tx |= sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
+    if may.tx_checksum && !quirks.no_tx_checksums {
+        tx |= sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
     }
     // A device that cuts a frame writes the checksums of each segment, and the frame is a chain.
     let mut needs = WHOLE;

@@ -7,8 +7,8 @@ use super::caps::Capabilities;
 pub(super) struct Quirks {
     /// The driver takes frames of several segments without announcing it.
     pub(super) takes_chains: bool,
-    /// The TCP checksum that the driver computes is wrong for some frames.
-    pub(super) wrong_tcp_checksum: bool,
+    /// The driver must compute no checksum: it gets some wrong, or spoils frames meanwhile.
+    pub(super) no_tx_checksums: bool,
     /// The device's address is also that of an interface of the kernel on the same link, so the
     /// port needs another address.
     pub(super) shares_mac: bool,
@@ -61,7 +61,7 @@ impl Quirks {
         let fewer = |a: Option<u16>, b: Option<u16>| a.into_iter().chain(b).min();
         Quirks {
             takes_chains: self.takes_chains && other.takes_chains,
-            wrong_tcp_checksum: self.wrong_tcp_checksum || other.wrong_tcp_checksum,
+            no_tx_checksums: self.no_tx_checksums || other.no_tx_checksums,
             shares_mac: self.shares_mac || other.shares_mac,
             understates_mtu: self.understates_mtu && other.understates_mtu,
             kernel_mtu: self.kernel_mtu || other.kernel_mtu,
@@ -99,14 +99,16 @@ impl Quirks {
                 spreads_otherwise: true,
                 ..none
             },
-            // The driver sums segment by segment without swapping bytes after a segment of odd
-            // length (seen with 22.11): the frame of every FPDU whose payload is odd is lost, and
-            // so is every retransmission of it. The port has the address of the interface that it
-            // makes. A bridge with this interface takes frames for that address as its own and does
-            // not pass them on. With `remote=`, frames pass a real interface, whose address the
-            // port must have.
+            // The driver of 22.11 sums segment by segment without swapping bytes after a segment of
+            // odd length: the frame of every FPDU whose payload is odd is lost, and so is every
+            // retransmission of it. That of 24.11 takes the headers off a frame before it computes
+            // any checksum, and does not put them back if the kernel refuses the frame, as it does
+            // while the interface is down: another attempt sends what is left, in the end nothing.
+            // The port has the address of the interface that it makes. A bridge with this interface
+            // takes frames for that address as its own and does not pass them on. With `remote=`,
+            // frames pass a real interface, whose address the port must have.
             "net_tap" => Quirks {
-                wrong_tcp_checksum: true,
+                no_tx_checksums: true,
                 // The kernel chooses the queue, by the queue from which the last frame of a flow
                 // was sent; RSS exists only for flow rules.
                 spreads_otherwise: true,
