@@ -2,10 +2,12 @@
 #include "shim.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/types.h>
 
+#include <rte_alarm.h>
 #include <rte_cycles.h>
 #include <rte_devargs.h>
 #include <rte_malloc.h>
@@ -365,6 +367,35 @@ int heddle_bond_hash_set(uint16_t bond, uint8_t policy)
 int heddle_bond_interval_set(uint16_t bond, uint32_t ms)
 {
 	return rte_eth_bond_link_monitoring_set(bond, ms);
+}
+
+static void has_come(void *alarm)
+{
+	sem_post(alarm);
+}
+
+/* Waits until the thread of alarms has come to an alarm of this moment and `us` microseconds. */
+static void await_alarm(uint64_t us)
+{
+	sem_t alarm;
+
+	sem_init(&alarm, 0, 0);
+	if (rte_eal_alarm_set(us, has_come, &alarm) == 0)
+		while (sem_wait(&alarm) != 0)
+			;
+	else
+		/* No memory: nothing tells how far the thread is. */
+		rte_delay_us_sleep(2 * us);
+	sem_destroy(&alarm);
+}
+
+void heddle_bond_await_monitor(uint16_t bond)
+{
+	int ms = rte_eth_bond_link_monitoring_get(bond);
+
+	/* A look that runs may still set the alarm of the next. Alarms come in the order of time. */
+	await_alarm(1);
+	await_alarm((uint64_t)(ms > 0 ? ms : 0) * 1000 + 1000);
 }
 
 int heddle_bond_mac_set(uint16_t bond, const uint8_t *mac)

@@ -160,8 +160,11 @@ impl Members {
         Ok(())
     }
 
-    /// Ends the upkeep of a bond that has stopped and that no thread polls any more.
+    /// Ends the upkeep of a bond that has stopped, or failed to start, and that no thread polls any
+    /// more. Waits for DPDK's last look at the members' links: at most two intervals.
     pub(super) fn end_upkeep(&mut self) {
+        // SAFETY: our bond, which is not closed yet.
+        unsafe { sys::heddle_bond_await_monitor(self.bond) };
         for Upkeep(upkeep) in self.upkeep().drain(..) {
             // SAFETY: made by `started` and deleted only here; no burst runs.
             unsafe { sys::heddle_bond_upkeep_del(upkeep.as_ptr()) };
