@@ -2,7 +2,7 @@
 
 use heddle_rings::worker::WorkerQp;
 use heddle_rings::{Area, Bells, Entry};
-use heddle_types::{AppId, CqeOp, Data, Pd, Qpn, RecvWr, SendOp, SendWr};
+use heddle_types::{CqeOp, Data, RecvWr, SendOp, SendWr};
 use loom::thread;
 
 use super::check;

@@ -1,7 +1,5 @@
 //! Shared receive queues: one producer, and consumers that never wait for each other.
 
-use std::sync::Arc;
-
 use arrayvec::ArrayVec;
 use heddle_rings::Area;
 use heddle_rings::srq::SrqPool;
