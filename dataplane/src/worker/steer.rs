@@ -24,7 +24,6 @@
 //! A worker that has panicked goes on handing frames on ([`Worker::poll_closed`](super::Worker)),
 //! because the others depend on its queues. A worker notices at its rings that another worker no
 //! longer exists: it frees and counts the frames for that worker.
-//! is freed and counted.
 
 mod ring;
 mod rx;
