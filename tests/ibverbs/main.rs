@@ -17,6 +17,7 @@ mod lingering;
 mod memory;
 mod names;
 mod program;
+mod sources;
 mod suite;
 mod transfer;
 mod ucma;
