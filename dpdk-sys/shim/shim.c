@@ -389,13 +389,11 @@ static void await_alarm(uint64_t us)
 	sem_destroy(&alarm);
 }
 
-void heddle_bond_await_monitor(uint16_t bond)
+void heddle_bond_await_monitor(uint32_t ms)
 {
-	int ms = rte_eth_bond_link_monitoring_get(bond);
-
 	/* A look that runs may still set the alarm of the next. Alarms come in the order of time. */
 	await_alarm(1);
-	await_alarm((uint64_t)(ms > 0 ? ms : 0) * 1000 + 1000);
+	await_alarm((uint64_t)ms * 1000 + 1000);
 }
 
 int heddle_bond_mac_set(uint16_t bond, const uint8_t *mac)

@@ -164,9 +164,9 @@ int heddle_bond_primary_get(uint16_t bond);
 int heddle_bond_up_get(uint16_t bond, uint16_t *members, uint16_t len);
 int heddle_bond_hash_set(uint16_t bond, uint8_t policy);
 int heddle_bond_interval_set(uint16_t bond, uint32_t ms);
-/* Waits until a bond that has stopped looks at its members' links no more: its driver does not
- * cancel the alarm of the next look, which would find the bond closed. */
-void heddle_bond_await_monitor(uint16_t bond);
+/* Waits until a bond that has stopped, with this interval, looks at its members' links no more: its
+ * driver does not cancel the alarm of the next look, which would find the bond closed. */
+void heddle_bond_await_monitor(uint32_t ms);
 int heddle_bond_mac_set(uint16_t bond, const uint8_t *mac);
 
 /* What LACP has agreed on for a member. States have the bits of IEEE 802.1AX. */

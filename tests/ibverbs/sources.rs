@@ -39,7 +39,7 @@ impl Drop for Process {
 /// Starts an RNIC with the ports of a file.
 fn start(file: &Path, socket: &Path) -> Process {
     let mut rnic = Command::new(heddle());
-    rnic.args(["serve", "--idle", "backoff", "--config"]).arg(file);
+    rnic.args(["serve", "--config"]).arg(file);
     rnic.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let rnic = Process(rnic.spawn().unwrap());
     let start = Instant::now();
@@ -80,7 +80,12 @@ impl Sources {
 fn test_program_connects_from_the_address_that_its_route_leaves_by() {
     let dir = tempfile::tempdir().unwrap();
     let (file, socket) = (dir.path().join("heddle.toml"), dir.path().join("rnic"));
-    let with = |ports: &str| format!("[control]\nsocket = \"{}\"\n{ports}", socket.display());
+    let with = |ports: &str| {
+        format!(
+            "[workers]\nidle = \"backoff\"\n[control]\nsocket = \"{}\"\n{ports}",
+            socket.display()
+        )
+    };
     std::fs::write(&file, with(PORTS)).unwrap();
     let _rnic = start(&file, &socket);
     let mut sources = Sources::start(dir.path(), &socket);

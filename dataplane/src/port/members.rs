@@ -64,6 +64,8 @@ pub(super) struct Members {
     bond: u16,
     places: Mutex<Vec<Place>>,
     capabilities: Vec<Capabilities>,
+    /// Milliseconds between two looks at the members' links.
+    interval: u32,
     /// The upkeep of each queue, once the bond has started.
     upkeep: Mutex<Vec<Upkeep>>,
 }
@@ -161,10 +163,10 @@ impl Members {
     }
 
     /// Ends the upkeep of a bond that has stopped, or failed to start, and that no thread polls any
-    /// more. Waits for DPDK's last look at the members' links: at most two intervals.
+    /// more. Waits for DPDK's last look at the members' links: an interval.
     pub(super) fn end_upkeep(&mut self) {
-        // SAFETY: our bond, which is not closed yet.
-        unsafe { sys::heddle_bond_await_monitor(self.bond) };
+        // SAFETY: the EAL runs.
+        unsafe { sys::heddle_bond_await_monitor(self.interval) };
         for Upkeep(upkeep) in self.upkeep().drain(..) {
             // SAFETY: made by `started` and deleted only here; no burst runs.
             unsafe { sys::heddle_bond_upkeep_del(upkeep.as_ptr()) };
@@ -347,8 +349,10 @@ pub(super) fn join(bond: &Bond, devices: Vec<EthDev>) -> Result<EthDev, PortErro
         })
         .collect::<Vec<_>>();
     let ids: Vec<(u16, String)> = places.iter().map(|p| (p.id, p.name.clone())).collect();
+    let interval = u32::try_from(bond.interval.as_millis()).unwrap_or(u32::MAX);
     let members = Members {
         mode: bond.mode,
+        interval,
         bond: id,
         places: Mutex::new(places),
         capabilities,
@@ -370,9 +374,9 @@ pub(super) fn join(bond: &Bond, devices: Vec<EthDev>) -> Result<EthDev, PortErro
     // SAFETY: our bond, which is not started.
     let rc = unsafe { sys::heddle_bond_hash_set(id, bond.hash.raw()) };
     device.check("transmit hash", rc)?;
-    let ms = u32::try_from(bond.interval.as_millis()).unwrap_or(u32::MAX);
     // SAFETY: as above.
-    device.check("interval of looks at links", unsafe { sys::heddle_bond_interval_set(id, ms) })?;
+    let rc = unsafe { sys::heddle_bond_interval_set(id, interval) };
+    device.check("interval of looks at links", rc)?;
     let primary = bond.primary.as_ref().and_then(|p| ids.iter().find(|(_, name)| name == p));
     if let Some((primary, _)) = primary {
         // SAFETY: as above, and one of its members.
