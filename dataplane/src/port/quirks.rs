@@ -101,12 +101,12 @@ impl Quirks {
             },
             // The driver of 22.11 sums segment by segment without swapping bytes after a segment of
             // odd length: the frame of every FPDU whose payload is odd is lost, and so is every
-            // retransmission of it. That of 24.11 takes the headers off a frame before it computes
-            // any checksum, and does not put them back if the kernel refuses the frame, as it does
-            // while the interface is down: another attempt sends what is left, in the end nothing.
-            // The port has the address of the interface that it makes. A bridge with this interface
-            // takes frames for that address as its own and does not pass them on. With `remote=`,
-            // frames pass a real interface, whose address the port must have.
+            // retransmission of it. The driver of 24.11 takes the headers off a frame before it
+            // computes any checksum, and does not put them back if the kernel refuses the frame, as
+            // it does while the interface is down: another attempt sends what is left, in the end
+            // nothing. The port has the address of the interface that it makes. A bridge with this
+            // interface takes frames for that address as its own and does not pass them on. With
+            // `remote=`, frames pass a real interface, whose address the port must have.
             "net_tap" => Quirks {
                 no_tx_checksums: true,
                 // The kernel chooses the queue, by the queue from which the last frame of a flow
