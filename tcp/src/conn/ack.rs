@@ -106,10 +106,11 @@ impl Connection {
             Some((end, at)) => {
                 if una >= end {
                     self.hot.timed = Timed::NONE;
-                    self.rto.sample(now - at);
-                    self.hot.cc.note_rtt(now - at);
+                    let rtt = now.nanos_since(at);
+                    self.rto.sample_nanos(rtt);
+                    self.hot.cc.note_rtt(rtt);
                     if self.is_lone(flight) {
-                        self.note_lone_ack(now - at);
+                        self.note_lone_ack(rtt);
                     }
                 }
             }

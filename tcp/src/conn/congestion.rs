@@ -225,7 +225,7 @@ impl Window {
     /// Records that the peer acknowledged the oldest `acked` of `flight` outstanding bytes, up to
     /// `una`; all bytes before `max` are sent. Returns true if the segment at `una` is lost too and
     /// the connection must send it again (a partial acknowledgment).
-    #[inline]
+    #[inline(always)]
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -235,22 +235,8 @@ impl Window {
         flight: u64,
         rto: &Rto,
     ) -> bool {
-        let left = flight.saturating_sub(acked);
         if self.recovering {
-            if una < self.recover {
-                let acked = clamp(acked);
-                self.cwnd = self.cwnd.saturating_sub(acked).max(self.mss);
-                if acked >= self.mss {
-                    self.grow(self.mss);
-                }
-                return true;
-            }
-            self.recovering = false;
-            self.dup_acks = 0;
-            // RFC 6582 3.2 step 3, option 1: no burst when little is left outstanding.
-            self.cwnd = self.ssthresh.min(clamp(left).max(self.mss).saturating_add(self.mss));
-            self.acked = 0;
-            return false;
+            return self.on_recovery_ack(una, acked, flight);
         }
         self.dup_acks = 0;
         self.limited = 0;
@@ -265,6 +251,33 @@ impl Window {
             }
             return false;
         }
+        self.widen(now, una, acked, rto);
+        false
+    }
+
+    /// Takes an acknowledgment in a recovery without SACK. Returns true if it is a partial one.
+    #[cold]
+    fn on_recovery_ack(&mut self, una: StreamPos, acked: u64, flight: u64) -> bool {
+        let left = flight.saturating_sub(acked);
+        if una < self.recover {
+            let acked = clamp(acked);
+            self.cwnd = self.cwnd.saturating_sub(acked).max(self.mss);
+            if acked >= self.mss {
+                self.grow(self.mss);
+            }
+            return true;
+        }
+        self.recovering = false;
+        self.dup_acks = 0;
+        // RFC 6582 3.2 step 3, option 1: no burst when little is left outstanding.
+        self.cwnd = self.ssthresh.min(clamp(left).max(self.mss).saturating_add(self.mss));
+        self.acked = 0;
+        false
+    }
+
+    /// Widens the window at an acknowledgment that answers a window that was used.
+    #[inline(never)]
+    fn widen(&mut self, now: Instant, una: StreamPos, acked: u64, rto: &Rto) {
         if self.cwnd < self.ssthresh {
             // After a timeout an acknowledgment may cover bytes that had arrived before, and says
             // little about the bytes that left the network since: L = 1 there (RFC 3465 section
@@ -275,7 +288,6 @@ impl Window {
         } else {
             self.avoid(now, clamp(acked), rto);
         }
-        false
     }
 
     /// Makes the algorithm see each acknowledgment, if it wants to, from `una` on: the connection
@@ -343,7 +355,6 @@ impl Window {
     }
 
     /// Grows the window in congestion avoidance.
-    #[inline(never)]
     fn avoid(&mut self, now: Instant, acked: u32, rto: &Rto) {
         let (cwnd, mss, mut count) = (self.cwnd, self.mss, self.acked);
         if self.algorithm == Congestion::Cubic
@@ -369,11 +380,11 @@ impl Window {
         }
     }
 
-    /// Takes a round trip. The watch over the first slow start begins with the first long one: the
-    /// smoothed round trip follows a queue that doubles only when the queue has overflowed.
+    /// Takes a round trip in ns. The watch over the first slow start begins with the first long
+    /// one: the smoothed round trip follows a queue that doubles only when the queue has overflowed.
     #[inline]
-    pub(super) fn note_rtt(&mut self, rtt: Duration) {
-        if self.ssthresh == u32::MAX && rtt >= LONG && self.algorithm == Congestion::Cubic {
+    pub(super) fn note_rtt(&mut self, rtt: u64) {
+        if rtt >= LONG && self.ssthresh == u32::MAX && self.algorithm == Congestion::Cubic {
             self.more();
         }
     }
@@ -382,7 +393,7 @@ impl Window {
     /// was long (see [`hystart`]).
     #[inline]
     pub(super) fn may_watch(&self) -> bool {
-        self.ssthresh == u32::MAX && self.more.is_some()
+        self.more.is_some() && self.ssthresh == u32::MAX
     }
 
     /// Watches the first slow start, at an acknowledgment of `una` while `max` was sent; `rtt` is

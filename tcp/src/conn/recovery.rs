@@ -165,9 +165,10 @@ impl Connection {
             self.hot.timed = Timed::NONE;
         }
         if let Some(at) = d.sent_once.or(timed.map(|(_, at)| at)) {
-            self.rto.sample(now - at);
+            let rtt = now.nanos_since(at);
+            self.rto.sample_nanos(rtt);
             if lone && advance > 0 {
-                self.note_lone_ack(now - at);
+                self.note_lone_ack(rtt);
             }
         } else if advance > 0
             && self.rto.is_backed_off()
@@ -304,7 +305,9 @@ impl Connection {
     /// retransmission of their own (then `from` is not `snd_next`).
     #[inline(never)]
     pub(super) fn note_burst(&mut self, now: Instant, from: StreamPos) {
-        if self.hot.vain_acks > 0 && now - self.hot.last_rx < self.hot.delayed_ack() {
+        if self.hot.vain_acks > 0
+            && now.nanos_since(self.hot.last_rx) < self.hot.delayed_ack_ns.into()
+        {
             // These data carry the ACK of what came just before, or would have carried it.
             self.hot.vain_acks = 0;
         }

@@ -17,9 +17,8 @@ const NONE: u64 = u64::MAX;
 const TAIL_MIN_NS: u64 = 200_000;
 
 /// A long round trip: the least by which round trips must grow before slow start ends without a loss
-/// (RFC 9406 section 4.3, MIN_RTT_THRESH).
-pub(super) const LONG: Duration = Duration::from_nanos(LONG_NS);
-const LONG_NS: u64 = 4_000_000;
+/// (RFC 9406 section 4.3, MIN_RTT_THRESH), in ns.
+pub(super) const LONG: u64 = 4_000_000;
 
 /// Round-trip estimator and timeout. The caller takes care of Karn's rule: it gives no sample that
 /// might belong to another transmission of the same bytes.
@@ -85,7 +84,12 @@ impl Rto {
 
     /// Takes a measurement (RFC 6298 2.2, 2.3) and ends the backoff.
     pub(super) fn sample(&mut self, rtt: Duration) {
-        let r = nanos(rtt).min(self.max()).min(NONE - 1);
+        self.sample_nanos(nanos(rtt));
+    }
+
+    /// Takes a measurement in ns, as [`sample`](Rto::sample) does.
+    pub(super) fn sample_nanos(&mut self, rtt: u64) {
+        let r = rtt.min(self.max()).min(NONE - 1);
         let srtt = match self.srtt {
             NONE => {
                 self.rttvar = r / 2;
@@ -162,14 +166,21 @@ impl Rto {
     /// Returns the recent least round trip (RFC 8985 section 6.2, step 1); zero before the first
     /// sample.
     pub(super) fn min_rtt(&self) -> Duration {
+        Duration::from_nanos(self.min_rtt_nanos())
+    }
+
+    /// Returns the recent least round trip, in ns.
+    #[inline]
+    pub(super) fn min_rtt_nanos(&self) -> u64 {
         let least = self.min_rtt[0].min(self.min_rtt[1]);
-        Duration::from_nanos(if least == NONE { 0 } else { least })
+        if least == NONE { 0 } else { least }
     }
 
     /// Returns the interval within which the scoreboard merges bursts: small against the round
-    /// trip, and large enough that few bursts fall into one round trip.
-    pub(super) fn burst_interval(&self) -> Duration {
-        self.min_rtt() / 32
+    /// trip, and large enough that few bursts fall into one round trip. The interval is in ns.
+    #[inline]
+    pub(super) fn burst_interval(&self) -> u64 {
+        self.min_rtt_nanos() / 32
     }
 
     /// Returns the timeout without its own backoff, doubled `times` times: the interval of window
@@ -183,7 +194,7 @@ impl Rto {
     /// ([`LONG`]).
     #[inline]
     pub(super) fn is_long(&self) -> bool {
-        self.srtt >= LONG_NS && self.srtt != NONE
+        self.srtt >= LONG && self.srtt != NONE
     }
 
     pub(super) fn srtt(&self) -> Option<Duration> {

@@ -171,21 +171,15 @@ impl Scoreboard {
 
     /// Records that new bytes from `start` on are sent at `now`, the first at this instant; `una`
     /// is the oldest byte not acknowledged. Bytes beyond `start` count as not sent before. Bursts
-    /// less than `apart` from each other count as one.
-    pub(super) fn on_burst(
-        &mut self,
-        una: StreamPos,
-        start: StreamPos,
-        now: Instant,
-        apart: Duration,
-    ) {
+    /// less than `apart` ns from each other count as one.
+    pub(super) fn on_burst(&mut self, una: StreamPos, start: StreamPos, now: Instant, apart: u64) {
         while self.sent.back().is_some_and(|s| s.start >= start) {
             self.sent.pop_back();
         }
         while self.sent.get(1).is_some_and(|s| s.start <= una) {
             self.sent.pop_front();
         }
-        if let Some(s) = self.sent.back_mut().filter(|s| now - s.first < apart) {
+        if let Some(s) = self.sent.back_mut().filter(|s| now.nanos_since(s.first) < apart) {
             s.last = now;
             return;
         }
@@ -201,7 +195,7 @@ impl Scoreboard {
 
     /// Records that a tail probe sends bytes from `start` on a second time.
     pub(super) fn on_tail_probe(&mut self, una: StreamPos, start: StreamPos, now: Instant) {
-        self.on_burst(una, start, now, Duration::ZERO);
+        self.on_burst(una, start, now, 0);
         self.probed = start;
     }
 

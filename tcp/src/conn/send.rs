@@ -115,7 +115,7 @@ impl Connection {
         if from >= end && !fin_due {
             return None;
         }
-        if self.hot.snd_una == self.hot.snd_max && now - self.hot.last_tx > self.rto.get() {
+        if self.hot.snd_una == self.hot.snd_max && now > self.hot.last_tx + self.rto.get() {
             self.restart_after_idle(now);
         }
         let room = self.right_edge() - from;

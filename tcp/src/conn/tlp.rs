@@ -85,9 +85,9 @@ impl AckDelay {
         Duration::from_micros(self.allowed.into())
     }
 
-    /// Records that the peer acknowledged a lone segment `delay` after the least round trip.
-    fn acked(&mut self, delay: Duration) {
-        self.slowest = self.slowest.max(micros(delay));
+    /// Records that the peer acknowledged a lone segment this long after the least round trip.
+    fn acked(&mut self, delay_us: u64) {
+        self.slowest = self.slowest.max(u32::try_from(delay_us).unwrap_or(u32::MAX));
         self.run += 1;
         self.needless = 0;
         if self.run >= self.needed {
@@ -114,12 +114,12 @@ fn micros(d: Duration) -> u32 {
 }
 
 impl Connection {
-    /// Records that the peer acknowledged, after `rtt`, a segment whose ACK it might have held
+    /// Records that the peer acknowledged, after `rtt` ns, a segment whose ACK it might have held
     /// back.
     #[inline]
-    pub(super) fn note_lone_ack(&mut self, rtt: Duration) {
-        let delay = rtt.saturating_sub(self.rto.min_rtt());
-        self.ack_delay.acked(delay);
+    pub(super) fn note_lone_ack(&mut self, rtt: u64) {
+        let delay = rtt.saturating_sub(self.rto.min_rtt_nanos());
+        self.ack_delay.acked(delay / 1000);
     }
 
     /// Checks whether an acknowledgment ends the outstanding probe (RFC 8985 section 7.4.2).

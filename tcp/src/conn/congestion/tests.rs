@@ -28,7 +28,7 @@ impl Bench {
             self.now = self.now + rtt / segments;
             self.una += u64::from(MSS);
             let flight = u64::from(self.w.cwnd());
-            self.w.note_rtt(rtt);
+            self.w.note_rtt(u64::try_from(rtt.as_nanos()).unwrap());
             if self.w.may_watch() {
                 self.w.watch(self.una, self.una + flight, Some(rtt), &self.rto);
             }

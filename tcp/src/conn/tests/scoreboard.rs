@@ -139,7 +139,7 @@ fn test_bursts_beyond_those_remembered_are_merged_and_not_measured() {
     let at = |n: u32| start + MS * n;
     let pos = |n: u32| StreamPos(u64::from(n) * 10);
     for n in 0..300 {
-        board.on_burst(StreamPos::START, pos(n), at(n), Duration::ZERO);
+        board.on_burst(StreamPos::START, pos(n), at(n), 0);
         board.check(StreamPos::START, pos(n + 1));
     }
     let acked = |from: u32, to: u32| {
