@@ -529,7 +529,8 @@ impl<S: SendQueue + Default> Stack<S> {
             };
             let template = self.template_of(&h.flow, self.ids.marks(&h.flow));
             let none = SackBlocks::default();
-            template.fill(station, &seg, &none, TxBody::None, self.offloads, frame);
+            frame.body = TxBody::None;
+            template.fill(station, &seg, &none, self.offloads, frame);
             return true;
         }
         false

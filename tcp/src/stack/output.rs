@@ -99,22 +99,23 @@ impl<S: SendQueue + Default> Stack<S> {
             NextHop::Station(mac) => Some(mac),
         };
         let Some(mac) = mac else { return none };
-        let seg = match e.owner {
+        let mut seg = match e.owner {
             Owner::Released { end } => e.conn.poll_transmit(now, &Drained(end)),
             _ => e.conn.poll_transmit(now, &e.user),
         };
-        let Some(mut seg) = seg else { return none };
+        let Some(seg) = &mut seg else { return none };
         let (mut segments, mut body) = (1, TxBody::None);
         if seg.len > 0 {
             let (pos, segment, retransmit) = (seg.pos, seg.len, seg.retransmit);
             let mut len = segment;
-            let plain = seg.flags == Flags::ACK || e.conn.counts_in_train(&seg, train);
+            let plain = seg.flags == Flags::ACK || e.conn.counts_in_train(seg, train);
             if train.segments > 1 && plain && matches!(e.owner, Owner::Held) {
-                (segments, len) = e.conn.extend(&e.user, &mut seg, train);
+                (segments, len) = e.conn.extend(&e.user, seg, train);
             }
             body = TxBody::Stream { conn: id, pos, len, segment, retransmit };
         }
-        e.template.fill(mac, &seg, e.conn.sack_blocks(), body, self.offloads, frame);
+        frame.body = body;
+        e.template.fill(mac, seg, e.conn.sack_blocks(), self.offloads, frame);
         let more = e.conn.wants_transmit(e.end()) || e.has_changed();
         e.arm(&mut self.timers, index);
         self.counters.tx_segments += u64::from(segments);

@@ -206,7 +206,7 @@ impl HeaderTemplate {
     }
 
     /// Returns the frame of `seg`, whose SACK option has the blocks of `sack`. `body` holds the
-    /// payload, `seg.len` bytes.
+    /// payload, `seg.len` bytes, and is no train.
     pub(super) fn frame(
         &self,
         dst: MacAddr,
@@ -216,30 +216,44 @@ impl HeaderTemplate {
         off: Offloads,
     ) -> TxFrame {
         let mut frame = TxFrame::default();
-        self.fill(dst, seg, sack, body, off, &mut frame);
+        self.fill(dst, seg, sack, off, &mut frame);
+        frame.body = body;
         frame
     }
 
-    /// Does the work of [`HeaderTemplate::frame`] in place. If `body` is a train that the port cuts,
-    /// `seg` is as long as the train.
+    /// Does the work of [`HeaderTemplate::frame`] in place, for a frame that has its body. If the
+    /// body is a train that the port cuts, `seg` is as long as the train.
     #[inline]
     pub(super) fn fill(
         &self,
         dst: MacAddr,
         seg: &TxSegment,
         sack: &SackBlocks,
-        body: TxBody,
         off: Offloads,
         frame: &mut TxFrame,
     ) {
         if self.is_ipv6() {
-            self.fill_as::<TCP6_AT, LEN6>(dst, seg, sack, body, off, frame);
+            self.fill_ipv6(dst, seg, sack, off, frame);
         } else {
-            self.fill_as::<TCP_AT, LEN>(dst, seg, sack, body, off, frame);
+            self.fill_as::<TCP_AT, LEN>(dst, seg, sack, off, frame);
         }
         if !self.tag.is_none() {
             frame.put_tag(self.tag);
         }
+    }
+
+    /// Does the work of [`HeaderTemplate::fill`] over IPv6. This is a separate function, because
+    /// both kinds of headers in the caller leave too few registers to either.
+    #[inline(never)]
+    fn fill_ipv6(
+        &self,
+        dst: MacAddr,
+        seg: &TxSegment,
+        sack: &SackBlocks,
+        off: Offloads,
+        frame: &mut TxFrame,
+    ) {
+        self.fill_as::<TCP6_AT, LEN6>(dst, seg, sack, off, frame);
     }
 
     /// Does the work of [`HeaderTemplate::fill`] for headers of `N` bytes, of which TCP's begin at
@@ -250,7 +264,6 @@ impl HeaderTemplate {
         dst: MacAddr,
         seg: &TxSegment,
         sack: &SackBlocks,
-        body: TxBody,
         off: Offloads,
         frame: &mut TxFrame,
     ) {
@@ -270,7 +283,7 @@ impl HeaderTemplate {
             // To subtract a word from a one's complement sum, add its complement.
             let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2));
             // A port that cuts the frame adds the length of each segment by itself.
-            let cut = matches!(body, TxBody::Stream { segment, .. } if segment < seg.len);
+            let cut = matches!(frame.body, TxBody::Stream { segment, .. } if segment < seg.len);
             let pseudo = if cut { pseudo } else { pseudo.add_u16(tcp_len) };
             (TcpChecksum::Offloaded, pseudo.folded())
         } else {
@@ -306,7 +319,6 @@ impl HeaderTemplate {
                 tcp::emit_fixed(seg, l4_len, field, t);
             }
         }
-        frame.body = body;
         frame.l2_len = L2_LEN;
         frame.l3_len = l3_len;
         frame.l4_len = u8::try_from(l4_len).unwrap_or(u8::MAX);
