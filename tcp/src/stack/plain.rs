@@ -22,7 +22,7 @@ use heddle_base::Sum;
 
 use super::flow::FlowKey;
 use super::frame::RxFrame;
-use crate::wire::{ethernet, ipv4, ipv6, tcp};
+use crate::wire::{EtherType, ethernet, ipv4, ipv6, tcp};
 use crate::{Codepoint, Flags, Segment, SeqNumber, Timestamps};
 
 const IP: usize = ethernet::HEADER_LEN;
@@ -146,11 +146,16 @@ impl<'a> Shape<'a> for Plain6<'a> {
 /// packet without IPv4 options or IPv6 extension headers.
 #[inline]
 pub(super) fn is_syn(head: &[u8], station: u64) -> bool {
-    is_syn_at::<TCP4, { TCP4 + tcp::HEADER_LEN }>(head, station, |h| {
-        (be32(h, IP - 2) ^ IPV4) & IPV4_BITS | (be32(h, IP + 6) ^ WHOLE_TCP) & WHOLE_TCP_BITS
-    }) || is_syn_at::<TCP6, { TCP6 + tcp::HEADER_LEN }>(head, station, |h| {
-        (be32(h, IP - 2) ^ IPV6) & IPV6_BITS | u32::from(h[IP + 6] ^ ipv6::TCP)
-    })
+    let Some(ethernet) = head.first_chunk::<IP>() else { return false };
+    match EtherType(be16(ethernet, IP - 2)) {
+        EtherType::IPV4 => is_syn_at::<TCP4, { TCP4 + tcp::HEADER_LEN }>(head, station, |h| {
+            (be32(h, IP - 2) ^ IPV4) & IPV4_BITS | (be32(h, IP + 6) ^ WHOLE_TCP) & WHOLE_TCP_BITS
+        }),
+        EtherType::IPV6 => is_syn_at::<TCP6, { TCP6 + tcp::HEADER_LEN }>(head, station, |h| {
+            (be32(h, IP - 2) ^ IPV6) & IPV6_BITS | u32::from(h[IP + 6] ^ ipv6::TCP)
+        }),
+        _ => false,
+    }
 }
 
 /// Does the same for one version of IP, whose header `other` finds usual by returning 0.

@@ -135,7 +135,8 @@ fn usual_of_syn(options: &[u8]) -> Option<Options> {
     const MSS: u32 = 0x0204_0000;
     const SCALE: u32 = 0x0103_0300;
     let o = options.first_chunk::<20>().filter(|_| options.len() == 20)?;
-    let [first, a, b, c, d] = [0, 4, 8, 12, 16].map(|at| be32(o, at));
+    let word = |at| be32(o, at);
+    let (first, a, b, c, d) = (word(0), word(4), word(8), word(12), word(16));
     let (scale, ts, val, ecr) =
         if a == SACK_PERMITTED_TIMESTAMPS { (d, a, b, c) } else { (a, b, c, d) };
     let other = (first ^ MSS) >> 16 | (scale ^ SCALE) >> 8 | (ts ^ SACK_PERMITTED_TIMESTAMPS);
