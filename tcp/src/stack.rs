@@ -104,7 +104,7 @@ use control::ControlQueue;
 use cookie::Cookies;
 use counters::DropReason;
 use event::PendingEvents;
-use flow::{FlowKey, FlowTable};
+use flow::{FlowKey, FlowTable, Hashed};
 use half_open::HalfOpens;
 use ids::Ids;
 use limit::{Answers, Sources};
@@ -541,13 +541,8 @@ impl<S: SendQueue + Default> Stack<S> {
         &self.cfg
     }
 
-    /// Returns the index of the connection of these addresses and ports.
-    #[inline(always)]
-    fn find(&mut self, flow: &FlowKey) -> Option<u32> {
-        self.find_or_hash(flow).ok()
-    }
-
-    /// Does the same as [`Stack::find`], and returns the hash of a flow that has no connection.
+    /// Returns the index of the connection of these addresses and ports, or the hash of a flow that
+    /// has no connection.
     #[inline(always)]
     fn find_or_hash(&mut self, flow: &FlowKey) -> Result<u32, u64> {
         let last = self.ahead.hint().unwrap_or(self.last_flow);
@@ -560,19 +555,15 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Does the same for a flow other than the one before.
     #[inline(never)]
     fn find_other(&mut self, flow: &FlowKey) -> Result<u32, u64> {
-        let hash = flow.hash(&self.ids.flow);
-        let found = self.look_up_hashed(flow, hash);
+        let flow = self.ids.hashed(flow);
+        let found = self.look_up(flow);
         // A stranger's frame does not make the stack forget the connection of the frame before it.
         self.last_flow = found.unwrap_or(self.last_flow);
-        found.ok_or(hash)
+        found.ok_or(flow.hash)
     }
 
-    fn look_up(&self, flow: &FlowKey) -> Option<u32> {
-        self.look_up_hashed(flow, flow.hash(&self.ids.flow))
-    }
-
-    fn look_up_hashed(&self, flow: &FlowKey, hash: u64) -> Option<u32> {
-        self.flows.find(hash, |index| self.conns.get(index).is_some_and(|e| e.template.is_of(flow)))
+    fn look_up(&self, Hashed { key, hash }: Hashed<'_>) -> Option<u32> {
+        self.flows.find(hash, |index| self.conns.get(index).is_some_and(|e| e.template.is_of(key)))
     }
 }
 

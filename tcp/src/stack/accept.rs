@@ -18,9 +18,9 @@ use super::Stack;
 use super::addressing::Hop;
 use super::config::SynCookies;
 use super::control::Control;
-use super::cookie::{Hashed, Kept, stamp};
+use super::cookie::{Kept, stamp};
 use super::counters::DropReason;
-use super::flow::FlowKey;
+use super::flow::{FlowKey, Hashed};
 use super::frame::{FrameOutcome, TxBody, TxFrame};
 use super::half_open::{HalfOpen, Stage};
 use super::ids::Marks;
@@ -28,14 +28,12 @@ use super::input::Arrival;
 use super::limit::Rate;
 use super::listen::Found;
 use super::neighbor::LinkAddr;
-use super::open::over_ipv6;
+use super::open::Opening;
 use super::slab::NextHop;
 use super::template::{Common, HeaderTemplate};
 use crate::conn::{Answered, SynAcks, Wish, first_window, syn_ack};
 use crate::wire::MacAddr;
-use crate::{
-    ConnConfig, Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, State, TxSegment,
-};
+use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, State, TxSegment};
 
 /// Half-open connections whose time is over that a turn handles.
 pub(super) const HALF_OPENS_A_TURN: u32 = 32;
@@ -115,11 +113,10 @@ impl<S: SendQueue + Default> Stack<S> {
             self.count_gone(&h);
             self.counters.half_open_evicted += 1;
         }
-        let iss = self.first_number(now, &arrival.flow, beyond);
+        let iss = self.first_number(now, arrival.hashed(), beyond);
         let syn = &arrival.tcp.segment;
-        let entry = HalfOpen::new(arrival.flow, syn, iss, (id, tcp), arrival.ethernet.src);
-        let index =
-            self.half_opens.insert(arrival.hash, entry).ok_or(DropReason::ListenOverflow)?;
+        let entry = HalfOpen::new(arrival.hashed(), syn, iss, (id, tcp), arrival.ethernet.src);
+        let index = self.half_opens.insert(entry).ok_or(DropReason::ListenOverflow)?;
         self.counters.half_opened += 1;
         self.peers.opened(id, site);
         if let Some(l) = self.listeners.by_id(id, port) {
@@ -144,16 +141,9 @@ impl<S: SendQueue + Default> Stack<S> {
         if !self.may_answer_first(now, site) {
             return Err(DropReason::SynAcksLimited);
         }
-        let own;
-        let cfg = if tcp == TcpTerms::default() && !flow.is_ipv6() {
-            &self.cfg.conn
-        } else {
-            own = self.settings(flow, tcp);
-            &own
-        };
-        let hashed = Hashed { key: flow, hash: arrival.hash };
-        let Kept { syn: kept, iss } = self.cookies.make(now, cfg, hashed, syn);
-        let marks = self.ids.marks_of(arrival.hash, flow.vid());
+        let cfg = &self.cfg.settings(flow, tcp);
+        let Kept { syn: kept, iss } = self.cookies.make(now, cfg, arrival.hashed(), syn);
+        let marks = self.ids.marks(arrival.hashed());
         let clock = stamp(cfg, syn, clock_of(now, marks, &kept));
         let seg = syn_ack(cfg, &kept, iss, clock, SynAcks::default());
         if self.push_handshake(flow, marks, station, &seg) {
@@ -182,9 +172,8 @@ impl<S: SendQueue + Default> Stack<S> {
             return None;
         }
         let seg = &arrival.tcp.segment;
-        let cfg = self.settings(&arrival.flow, tcp);
-        let hashed = Hashed { key: &arrival.flow, hash: arrival.hash };
-        let Some(kept) = self.cookies.check(now, &cfg, hashed, seg) else {
+        let cfg = self.cfg.settings(&arrival.flow, tcp);
+        let Some(kept) = self.cookies.check(now, &cfg, arrival.hashed(), seg) else {
             // Where the ACK of a handshake and the first data were lost, later data come alone. They
             // prove nothing, but the first data, sent again, will.
             if seg.len > 0 {
@@ -216,12 +205,13 @@ impl<S: SendQueue + Default> Stack<S> {
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
         let seg = &arrival.tcp.segment;
-        // Neither timestamps nor the window depend on the choices of a listener.
-        let cfg = self.settings(&arrival.flow, TcpTerms::default());
+        // Neither timestamps nor the window depend on the choices of a listener, or on the version
+        // of IP.
+        let timestamps = self.cfg.conn.timestamps;
+        let window = i32::from(first_window(&self.cfg.conn));
         let Some(h) = self.half_opens.get_mut(index) else { return Ok(()) };
         self.counters.rx_segments += 1;
         let at = seg.seq.distance(h.syn.seq.advance(1));
-        let window = i32::from(first_window(&cfg));
         if seg.flags.has(Flags::RST) {
             // Only the exact number counts (RFC 5961 section 3.2). A host that has sent no SYN
             // answers our SYN-ACK with it.
@@ -245,9 +235,7 @@ impl<S: SendQueue + Default> Stack<S> {
             }
             return Ok(());
         }
-        if cfg.timestamps
-            && let Some(first) = h.syn.timestamps
-        {
+        if timestamps && let Some(first) = h.syn.timestamps {
             match seg.timestamps {
                 None => return Err(DropReason::RxBadFlags),
                 Some(ts) if ts.val.wrapping_sub(first.val).cast_signed() < 0 => {
@@ -278,8 +266,8 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Returns true if a half-open connection has these addresses and ports.
-    pub(super) fn has_half_open(&self, flow: &FlowKey) -> bool {
-        self.half_opens.find(flow.hash(&self.ids.flow), flow).is_some()
+    pub(super) fn has_half_open(&self, flow: Hashed<'_>) -> bool {
+        self.half_opens.len() > 0 && self.half_opens.find(flow).is_some()
     }
 
     fn complete_half_open(
@@ -333,10 +321,12 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::SynNoNeighbor);
         };
         self.first_answers.give_back(site);
-        let cfg = self.settings(&flow, tcp);
-        let offset = self.ids.marks_of(arrival.hash, flow.vid()).ts_offset;
-        let conn = Connection::accept_answered(&cfg, now, iss, offset, syn, answered);
-        let Some(id) = self.open(now, flow, next_hop, conn, iss, Some(listener)) else {
+        let cfg = self.cfg.settings(&flow, tcp);
+        let flow = arrival.hashed();
+        let marks = self.ids.marks(flow);
+        let conn = Connection::accept_answered(&cfg, now, iss, marks.ts_offset, syn, answered);
+        let opening = Opening { flow, marks, next_hop, iss, listener: Some(listener) };
+        let Some(id) = self.open(now, conn, opening) else {
             self.peers.gone(listener, site, false);
             return Err(DropReason::ConnsFull);
         };
@@ -354,7 +344,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Answers a repeated SYN. The timer keeps running: it alone decides when the stack gives up.
     fn repeat_syn_ack(&mut self, now: Instant, index: u32, syn: &Segment) {
         let Some(h) = self.half_opens.get(index) else { return };
-        let ecn = self.settings(&h.flow, h.tcp).ecn;
+        let ecn = self.cfg.settings(&h.flow, h.tcp).ecn;
         let (first, wish) = (Wish::of(&h.syn).granted(ecn), Wish::of(syn).granted(ecn));
         let Some(h) = self.half_opens.get_mut(index) else { return };
         h.syn.ecn = syn.ecn;
@@ -379,9 +369,10 @@ impl<S: SendQueue + Default> Stack<S> {
         let Some(h) = self.half_opens.get_mut(index) else { return };
         (h.repeated, h.sent_at) = (true, Some(now));
         let h = h.clone();
-        let seg = self.syn_ack_of(now, &h);
+        let marks = self.ids.marks(h.hashed());
+        let seg = self.syn_ack_of(now, &h, marks);
         if let Some(station) = self.station_now(now, &h.flow, h.station)
-            && self.push_handshake(&h.flow, self.ids.marks(&h.flow), station, &seg)
+            && self.push_handshake(&h.flow, marks, station, &seg)
         {
             self.counters.tx_syn_acks += 1;
         }
@@ -393,9 +384,10 @@ impl<S: SendQueue + Default> Stack<S> {
             return;
         }
         let Some(h) = self.half_opens.get(index).cloned() else { return };
-        let seg = self.after_syn_ack(now, &h, Flags::ACK);
+        let marks = self.ids.marks(h.hashed());
+        let seg = self.after_syn_ack(now, &h, marks, Flags::ACK);
         if let Some(station) = self.station_now(now, &h.flow, h.station) {
-            self.push_handshake(&h.flow, self.ids.marks(&h.flow), station, &seg);
+            self.push_handshake(&h.flow, marks, station, &seg);
         }
     }
 
@@ -409,16 +401,14 @@ impl<S: SendQueue + Default> Stack<S> {
 
     /// Takes a half-open connection out of all lists, but not out of its peer's counts.
     fn drop_half_open(&mut self, index: u32) -> Option<HalfOpen> {
-        let hash = self.detach_half_open(index)?;
-        self.half_opens.remove(hash, index)
+        self.detach_half_open(index);
+        self.half_opens.remove(index)
     }
 
-    /// Takes a half-open connection out of the lists of its next hop and its listener. Returns the
-    /// hash of its flow.
-    fn detach_half_open(&mut self, index: u32) -> Option<u64> {
-        let h = self.half_opens.get(index)?;
+    /// Takes a half-open connection out of the lists of its next hop and its listener.
+    fn detach_half_open(&mut self, index: u32) {
+        let Some(h) = self.half_opens.get(index) else { return };
         let (stage, id, port) = (h.stage(), h.listener, h.flow.local().port());
-        let hash = h.flow.hash(&self.ids.flow);
         let table = &mut self.half_opens.table;
         if let Stage::Waiting(n) = stage {
             self.neighbors.stop_half_open(n, table, index);
@@ -428,7 +418,6 @@ impl<S: SendQueue + Default> Stack<S> {
         if let Some(l) = self.listeners.by_id(id, port) {
             l.half_open.remove(table, index);
         }
-        Some(hash)
     }
 
     fn count_gone(&mut self, h: &HalfOpen) {
@@ -450,11 +439,10 @@ impl<S: SendQueue + Default> Stack<S> {
         if h.sent_at.is_none() {
             return self.fail_half_open(index);
         }
-        if let Some(hash) = self.detach_half_open(index) {
-            self.half_opens.end(hash, index);
-            self.count_gone(&h);
-            self.counters.half_open_failed += 1;
-        }
+        self.detach_half_open(index);
+        self.half_opens.end(index);
+        self.count_gone(&h);
+        self.counters.half_open_failed += 1;
     }
 
     /// Ends the half-open connections of addresses that are ours no more, counts all others for
@@ -515,9 +503,10 @@ impl<S: SendQueue + Default> Stack<S> {
                 // The route is gone with our address.
                 None => h.station,
             };
+            let marks = self.ids.marks(h.hashed());
             let seg = if ending {
-                self.half_opens.remove(h.flow.hash(&self.ids.flow), index);
-                self.after_syn_ack(now, &h, Flags::RST.with(Flags::ACK))
+                self.half_opens.remove(index);
+                self.after_syn_ack(now, &h, marks, Flags::RST.with(Flags::ACK))
             } else {
                 self.half_opens.sent(now, index);
                 if let Some(h) = self.half_opens.get_mut(index) {
@@ -525,9 +514,9 @@ impl<S: SendQueue + Default> Stack<S> {
                 }
                 self.counters.tx_syn_acks += 1;
                 self.counters.tx_segments += 1;
-                self.syn_ack_of(now, &h)
+                self.syn_ack_of(now, &h, marks)
             };
-            let template = self.template_of(&h.flow, self.ids.marks(&h.flow));
+            let template = self.template_of(&h.flow, marks);
             let none = SackBlocks::default();
             frame.body = TxBody::None;
             template.fill(station, &seg, &none, self.offloads, frame);
@@ -553,17 +542,17 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    fn syn_ack_of(&self, now: Instant, h: &HalfOpen) -> TxSegment {
-        let cfg = self.settings(&h.flow, h.tcp);
+    fn syn_ack_of(&self, now: Instant, h: &HalfOpen, marks: Marks) -> TxSegment {
+        let cfg = self.cfg.settings(&h.flow, h.tcp);
         let before = SynAcks { expired: h.retries, repeated: h.repeated };
-        syn_ack(&cfg, &h.syn, h.iss, clock_of(now, self.ids.marks(&h.flow), &h.syn), before)
+        syn_ack(&cfg, &h.syn, h.iss, clock_of(now, marks, &h.syn), before)
     }
 
     /// Returns a segment with `flags` that comes after the SYN-ACK.
-    fn after_syn_ack(&self, now: Instant, h: &HalfOpen, flags: Flags) -> TxSegment {
-        let answer = self.syn_ack_of(now, h);
+    fn after_syn_ack(&self, now: Instant, h: &HalfOpen, marks: Marks, flags: Flags) -> TxSegment {
+        let answer = self.syn_ack_of(now, h, marks);
         let window = self.cfg.conn.recv_window >> answer.window_scale.unwrap_or(0);
-        let wish = Wish::of(&h.syn).granted(self.settings(&h.flow, h.tcp).ecn);
+        let wish = Wish::of(&h.syn).granted(self.cfg.settings(&h.flow, h.tcp).ecn);
         TxSegment {
             seq: answer.seq.advance(1),
             ack: answer.ack,
@@ -575,7 +564,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    fn template_of(&self, flow: &FlowKey, marks: Marks) -> HeaderTemplate {
+    pub(super) fn template_of(&self, flow: &FlowKey, marks: Marks) -> HeaderTemplate {
         HeaderTemplate::new(Common::of(&self.cfg, flow.vid()), flow, marks.label)
     }
 
@@ -640,12 +629,6 @@ impl<S: SendQueue + Default> Stack<S> {
     /// need their places.
     fn free_conns(&self) -> usize {
         self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(self.time_wait.len()))
-    }
-
-    /// Returns the settings of a connection, with those that `tcp` names.
-    pub(super) fn settings(&self, flow: &FlowKey, tcp: TcpTerms) -> ConnConfig {
-        let cfg = if flow.is_ipv6() { over_ipv6(&self.cfg, flow.vid()) } else { self.cfg.conn };
-        cfg.with_terms(tcp)
     }
 }
 

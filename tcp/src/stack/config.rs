@@ -1,10 +1,14 @@
 //! The configuration of a stack.
 
 use core::time::Duration;
+use std::borrow::Cow;
 
 use heddle_base::Seed;
+use heddle_types::TcpTerms;
 
 use super::addressing::{Addressing, Cidr};
+use super::flow::FlowKey;
+use crate::wire::Vid;
 use crate::{ConnConfig, Spread};
 
 /// The default of [`StackConfig::recv_window_budget`]: a host has half of it, the bytes of 5 Gb/s with
@@ -135,5 +139,23 @@ impl StackConfig {
             tx_tcp_csum: false,
             tx_ip_csum: false,
         }
+    }
+
+    /// Returns the settings of a connection, with those that `tcp` names. Most connections have those
+    /// of the configuration itself, which are not copied.
+    pub(super) fn settings(&self, flow: &FlowKey, tcp: TcpTerms) -> Cow<'_, ConnConfig> {
+        match (flow.is_ipv6(), tcp == TcpTerms::default()) {
+            (true, _) => Cow::Owned(self.over_ipv6(flow.vid()).with_terms(tcp)),
+            (false, true) => Cow::Borrowed(&self.conn),
+            (false, false) => Cow::Owned(self.conn.with_terms(tcp)),
+        }
+    }
+
+    /// Returns the settings of a connection over IPv6, whose header takes 20 bytes more, and whose
+    /// peers take segments of 1,220 bytes if they say nothing (RFC 9293 section 3.7.1).
+    pub(super) fn over_ipv6(&self, vid: Vid) -> ConnConfig {
+        let mtu = self.net.on(vid).ipv6_mtu().map_or(self.mtu, |mtu| mtu.min(self.mtu));
+        let mss = self.conn.mss.min(mtu.saturating_sub(60)).max(1);
+        ConnConfig { mss, default_peer_mss: 1220, ..self.conn }
     }
 }

@@ -25,7 +25,7 @@ use core::time::Duration;
 
 use heddle_base::Instant;
 
-use super::flow::{FlowKey, keyed};
+use super::flow::{FlowKey, Hashed, keyed};
 use crate::conn::Wish;
 use crate::{ConnConfig, Flags, Segment, SeqNumber, Timestamps};
 
@@ -62,14 +62,6 @@ pub(super) struct Kept {
     pub(super) syn: Segment,
     /// Our initial sequence number: the cookie.
     pub(super) iss: SeqNumber,
-}
-
-/// A flow, and the keyed hash of its addresses and ports, which the stack has computed to look for a
-/// connection. The tag takes the hash in their place.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hashed<'a> {
-    pub(super) key: &'a FlowKey,
-    pub(super) hash: u64,
 }
 
 /// The keys of the slots, and the time of the last cookie.

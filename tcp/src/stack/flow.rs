@@ -130,6 +130,15 @@ impl FlowKey {
     }
 }
 
+/// A flow, and the keyed hash of its addresses and ports. The stack computes the hash once to look for
+/// a connection; numbers that depend on the flow are computed from the hash, because a hash of the
+/// flow costs as much as much else that a handshake needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hashed<'a> {
+    pub(super) key: &'a FlowKey,
+    pub(super) hash: u64,
+}
+
 /// Returns a hash of `words` that no host without `key` can compute.
 #[inline]
 pub(super) fn keyed(key: &[u8; 16], words: [u64; 2]) -> u64 {

@@ -21,7 +21,7 @@ use core::time::Duration;
 use heddle_base::Instant;
 use heddle_types::TcpTerms;
 
-use super::flow::{FlowKey, FlowTable};
+use super::flow::{FlowKey, FlowTable, Hashed};
 use super::list::{Link, Linked, List};
 use super::timers::NEVER;
 use crate::wire::MacAddr;
@@ -58,6 +58,7 @@ pub(super) enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct HalfOpen {
     pub(super) flow: FlowKey,
+    hash: u64,
     pub(super) syn: Segment,
     /// Our initial sequence number.
     pub(super) iss: SeqNumber,
@@ -83,14 +84,15 @@ pub(super) struct HalfOpen {
 
 impl HalfOpen {
     pub(super) fn new(
-        flow: FlowKey,
+        flow: Hashed<'_>,
         syn: &Segment,
         iss: SeqNumber,
         (listener, tcp): (u32, TcpTerms),
         station: MacAddr,
     ) -> HalfOpen {
         HalfOpen {
-            flow,
+            flow: *flow.key,
+            hash: flow.hash,
             // The peer sends bytes that came with the SYN again.
             syn: Segment { len: 0, ..*syn },
             iss,
@@ -110,6 +112,11 @@ impl HalfOpen {
 
     pub(super) fn stage(&self) -> Stage {
         self.stage
+    }
+
+    /// Returns the flow with its hash.
+    pub(super) fn hashed(&self) -> Hashed<'_> {
+        Hashed { key: &self.flow, hash: self.hash }
     }
 }
 
@@ -204,9 +211,9 @@ impl HalfOpens {
         self.next <= now
     }
 
-    /// Returns the entry of `flow`, whose hash this is.
-    pub(super) fn find(&self, hash: u64, flow: &FlowKey) -> Option<u32> {
-        self.flows.find(hash, |index| self.get(index).is_some_and(|h| h.flow == *flow))
+    /// Returns the entry of `flow`.
+    pub(super) fn find(&self, flow: Hashed<'_>) -> Option<u32> {
+        self.flows.find(flow.hash, |index| self.get(index).is_some_and(|h| h.flow == *flow.key))
     }
 
     pub(super) fn get(&self, index: u32) -> Option<&HalfOpen> {
@@ -229,7 +236,7 @@ impl HalfOpens {
     }
 
     /// Adds an entry, whose SYN-ACK is due. Returns `None` when there is no room.
-    pub(super) fn insert(&mut self, hash: u64, entry: HalfOpen) -> Option<u32> {
+    pub(super) fn insert(&mut self, entry: HalfOpen) -> Option<u32> {
         if self.is_full() {
             return None;
         }
@@ -240,7 +247,7 @@ impl HalfOpens {
                 u32::try_from(self.table.0.len() - 1).ok()?
             }
         };
-        self.flows.insert(hash, index);
+        self.flows.insert(entry.hash, index);
         self.table.0[index as usize] = Some(entry);
         self.age.push(&mut self.table, index);
         self.due.push(&mut self.table, index);
@@ -265,8 +272,8 @@ impl HalfOpens {
     }
 
     /// Removes an entry that waits for no next hop and that no listener has in its list.
-    pub(super) fn remove(&mut self, hash: u64, index: u32) -> Option<HalfOpen> {
-        self.hide(hash, index);
+    pub(super) fn remove(&mut self, index: u32) -> Option<HalfOpen> {
+        self.hide(index);
         self.leave_stage(index);
         let entry = self.table.0.get_mut(index as usize)?.take()?;
         self.free.push(index);
@@ -274,17 +281,19 @@ impl HalfOpens {
     }
 
     /// Takes an entry out of the sight of segments.
-    fn hide(&mut self, hash: u64, index: u32) {
-        if self.table.link(AGE, index).is_some_and(|link| link.is_in()) {
+    fn hide(&mut self, index: u32) {
+        if let Some(h) = self.table.get(index)
+            && h.links[AGE].is_in()
+        {
+            self.flows.remove(h.hash, index);
             self.age.remove(&mut self.table, index);
-            self.flows.remove(hash, index);
         }
     }
 
     /// Makes a reset of an entry due, after which the entry ends. The caller has taken the entry out
     /// of the lists of its listener and its next hop.
-    pub(super) fn end(&mut self, hash: u64, index: u32) {
-        self.hide(hash, index);
+    pub(super) fn end(&mut self, index: u32) {
+        self.hide(index);
         self.leave_stage(index);
         self.enter(index, Stage::Ending);
         self.due.push(&mut self.table, index);

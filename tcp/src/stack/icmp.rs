@@ -138,7 +138,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// Returns the connection on the link `vid` that has the segment of `quoted` in flight.
     pub(super) fn quoted_conn(&mut self, vid: Vid, q: Quoted) -> Option<u32> {
         let flow = FlowKey::new((q.src, q.src_port), (q.dst, q.dst_port))?.on(vid);
-        let index = self.look_up(&flow)?;
+        let index = self.look_up(self.ids.hashed(&flow))?;
         self.conns.get(index).filter(|e| in_flight(e, q.seq)).map(|_| index)
     }
 

@@ -5,9 +5,8 @@ use core::time::Duration;
 use heddle_base::{Instant, Random, Seed};
 use siphasher::sip::SipHasher13;
 
-use super::flow::{FlowKey, keyed};
+use super::flow::{FlowKey, Hashed, keyed};
 use crate::SeqNumber;
-use crate::wire::Vid;
 
 /// The first port that [`Ids::ports`] returns (the dynamic ports of RFC 6335 section 6).
 pub(super) const FIRST_EPHEMERAL: u16 = 49_152;
@@ -79,25 +78,26 @@ impl Ids {
 
     /// Returns the initial sequence number (RFC 6528 section 3): a clock that ticks every 4
     /// microseconds plus a keyed hash of the connection.
-    pub(super) fn isn(&self, now: Instant, flow: &FlowKey) -> SeqNumber {
+    pub(super) fn isn(&self, now: Instant, flow: Hashed<'_>) -> SeqNumber {
         // Between hosts of the same link-local addresses, a number in one VLAN says nothing about
         // those in another.
-        let hash = keyed(&self.isn, [flow.hash(&self.flow), flow.vid().get().into()]);
+        let hash = keyed(&self.isn, [flow.hash, flow.key.vid().get().into()]);
         SeqNumber(low32(now.as_nanos() / 4000).wrapping_add(low32(hash)))
     }
 
-    /// Returns the marks of this connection's segments.
-    pub(super) fn marks(&self, flow: &FlowKey) -> Marks {
-        self.marks_of(flow.hash(&self.flow), flow.vid())
+    /// Returns the flow with its hash.
+    #[inline]
+    pub(super) fn hashed<'a>(&self, flow: &'a FlowKey) -> Hashed<'a> {
+        Hashed { key: flow, hash: flow.hash(&self.flow) }
     }
 
-    /// Returns the marks of the connection in the VLAN `vid` whose flow has this hash. The hash stands
-    /// for addresses and ports: two flows of one hash are as rare as two connections of one key.
+    /// Returns the marks of this connection's segments. The hash stands for addresses and ports: two
+    /// flows of one hash are as rare as two connections of one key.
     #[inline]
-    pub(super) fn marks_of(&self, hash: u64, vid: Vid) -> Marks {
+    pub(super) fn marks(&self, flow: Hashed<'_>) -> Marks {
         // Peers see both numbers, and the hash, which names the connection's place in the flow table,
         // follows from neither.
-        let hash = keyed(&self.marks, [hash, vid.get().into()]);
+        let hash = keyed(&self.marks, [flow.hash, flow.key.vid().get().into()]);
         Marks { ts_offset: low32(hash), label: (low32(hash >> 32) & 0xf_ffff).max(1) }
     }
 
@@ -131,6 +131,7 @@ fn low32(v: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Vid;
     use core::net::Ipv4Addr;
     use std::collections::BTreeSet;
 
@@ -141,7 +142,8 @@ mod tests {
     #[test]
     fn test_isn_runs_with_the_clock_and_differs_by_flow_and_seed() {
         let ids = Ids::new(&Seed::from_u64(1));
-        let at = |us: u64, f| ids.isn(Instant::from_nanos(us * 1000), &f);
+        let at = |us: u64, f| ids.isn(Instant::from_nanos(us * 1000), ids.hashed(&f));
+        let marks = |f| ids.marks(ids.hashed(&f));
         assert_eq!(at(4, flow(1, 2)).distance(at(0, flow(1, 2))), 1);
         assert_eq!(at(3, flow(1, 2)), at(0, flow(1, 2)));
         assert_eq!(at(4_000_000, flow(1, 2)).distance(at(0, flow(1, 2))), 1_000_000);
@@ -149,11 +151,11 @@ mod tests {
         let [ten, twenty] = [10, 20].map(|n| flow(1, 2).on(Vid::new(n).unwrap()));
         assert_ne!(at(0, ten), at(0, twenty));
         assert_ne!(at(0, ten), at(0, flow(1, 2)));
-        assert_ne!(ids.marks(&ten), ids.marks(&twenty));
+        assert_ne!(marks(ten), marks(twenty));
         let other = Ids::new(&Seed::from_u64(2));
-        assert_ne!(at(0, flow(1, 2)), other.isn(Instant::ZERO, &flow(1, 2)));
-        assert_ne!(ids.marks(&flow(1, 2)).ts_offset, ids.marks(&flow(2, 2)).ts_offset);
-        assert_ne!(ids.marks(&flow(1, 2)).label, ids.marks(&flow(2, 2)).label);
+        assert_ne!(at(0, flow(1, 2)), other.isn(Instant::ZERO, other.hashed(&flow(1, 2))));
+        assert_ne!(marks(flow(1, 2)).ts_offset, marks(flow(2, 2)).ts_offset);
+        assert_ne!(marks(flow(1, 2)).label, marks(flow(2, 2)).label);
     }
 
     #[test]

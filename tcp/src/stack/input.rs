@@ -10,7 +10,7 @@ use heddle_base::{Instant, Sum};
 
 use super::Stack;
 use super::counters::DropReason;
-use super::flow::FlowKey;
+use super::flow::{FlowKey, Hashed};
 use super::frame::{FrameOutcome, FramePayload, Run, RxChecksum, RxFrame};
 use super::plain::{self, Checksums, Plain, Plain4, Plain6, Shape};
 use super::share::Kind;
@@ -42,6 +42,13 @@ pub(super) struct Arrival {
     pub(super) counts: Option<ByteCounts>,
     /// Where the payload begins in the frame.
     pub(super) payload_at: usize,
+}
+
+impl Arrival {
+    /// Returns the flow with its hash.
+    pub(super) fn hashed(&self) -> Hashed<'_> {
+        Hashed { key: &self.flow, hash: self.hash }
+    }
 }
 
 /// An IP packet, as far as TCP needs to know it.

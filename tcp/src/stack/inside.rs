@@ -12,7 +12,7 @@ impl<S: SendQueue + Default> Stack<S> {
     /// number both streams alike, as each end learned from the other's SYN.
     pub fn other_end(&self, id: ConnId) -> Option<ConnId> {
         let entry = self.conns.held(id)?;
-        let other = self.conns.id(self.look_up(&entry.flow().reversed())?);
+        let other = self.conns.id(self.look_up(self.ids.hashed(&entry.flow().reversed()))?);
         let end = self.conns.held(other)?;
         (other != id && entry.conn.is_other_end_of(&end.conn)).then_some(other)
     }

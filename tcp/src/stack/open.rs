@@ -17,21 +17,19 @@ use heddle_types::{ConnId, ConnectError, ListenAt, ListenError, TcpTerms};
 
 use super::Stack;
 use super::addressing::Hop;
-use super::config::StackConfig;
 use super::control::Control;
 use super::counters::DropReason;
 use super::event::{EventKind, PendingEvents};
-use super::flow::FlowKey;
+use super::flow::{FlowKey, Hashed};
 use super::frame::{FrameOutcome, TxBody};
-use super::ids::EPHEMERAL_PORTS;
+use super::ids::{EPHEMERAL_PORTS, Marks};
 use super::input::Arrival;
 use super::list::Link;
 use super::neighbor::LinkAddr;
 use super::slab::{Entry, NextHop, Owner};
-use super::template::{Common, HeaderTemplate};
 use super::timers::NEVER;
 use crate::wire::{MacAddr, Vid};
-use crate::{ConnConfig, Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
+use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
 /// The most ports of ours that the stack tries for a new connection. More would be a long stretch
 /// of work on the data path when nearly all ports are taken. The next attempt continues with the
@@ -41,6 +39,16 @@ const PORT_ATTEMPTS: u16 = 256;
 /// The most further ports that the stack tries after it found a port whose connection in TIME-WAIT
 /// can be replaced.
 const FREE_PORT_ATTEMPTS: u16 = 16;
+
+/// What a connection begins with, besides its protocol's state.
+pub(super) struct Opening<'a> {
+    pub(super) flow: Hashed<'a>,
+    pub(super) marks: Marks,
+    pub(super) next_hop: NextHop,
+    pub(super) iss: SeqNumber,
+    /// The listener of the peer's SYN; `None` if we connect.
+    pub(super) listener: Option<u32>,
+}
 
 impl<S: SendQueue + Default> Stack<S> {
     /// Opens a connection to `remote`, from `local_port` or from a port chosen by RFC 6056.
@@ -105,20 +113,22 @@ impl<S: SendQueue + Default> Stack<S> {
             Some(_) => return Err(ConnectError::Elsewhere),
             None => self.choose_port(now, local, remote, key)?,
         };
+        let flow = self.ids.hashed(&flow);
         // The flow may belong to a connection of ours that is over, or to one that is not.
-        let beyond = match self.find(&flow) {
-            None if self.has_half_open(&flow) => return Err(ConnectError::PortInUse),
+        let beyond = match self.look_up(flow) {
+            None if self.has_half_open(flow) => return Err(ConnectError::PortInUse),
             None => None,
             Some(old) => Some(self.reuse(now, old).ok_or(ConnectError::PortInUse)?),
         };
         if self.conns.is_full() && !self.make_room() {
             return Err(ConnectError::TooManyConnections);
         }
-        let neighbor = self.next_hop(now, hop).ok_or(ConnectError::TooManyNeighbors)?;
-        let iss = self.first_number(now, &flow, beyond);
-        let cfg = self.settings(&flow, tcp);
-        let conn = Connection::connect(&cfg, now, iss, self.ids.marks(&flow).ts_offset);
-        let id = self.open(now, flow, neighbor, conn, iss, None);
+        let next_hop = self.next_hop(now, hop).ok_or(ConnectError::TooManyNeighbors)?;
+        let iss = self.first_number(now, flow, beyond);
+        let marks = self.ids.marks(flow);
+        let cfg = self.cfg.settings(flow.key, tcp);
+        let conn = Connection::connect(&cfg, now, iss, marks.ts_offset);
+        let id = self.open(now, conn, Opening { flow, marks, next_hop, iss, listener: None });
         self.counters.opened += 1;
         id.ok_or(ConnectError::TooManyConnections)
     }
@@ -151,7 +161,7 @@ impl<S: SendQueue + Default> Stack<S> {
             if self.listeners.has_port(port) || (local, port) == (remote.ip(), remote.port()) {
                 continue;
             }
-            let Some(old) = self.look_up(&flow) else {
+            let Some(old) = self.look_up(self.ids.hashed(&flow)) else {
                 self.ids.ports_tried(ports, passed);
                 return Ok(flow);
             };
@@ -278,7 +288,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(DropReason::RxBadSource);
         }
         if self.half_opens.len() > 0
-            && let Some(index) = self.half_opens.find(arrival.hash, &arrival.flow)
+            && let Some(index) = self.half_opens.find(arrival.hashed())
         {
             return self.take_half_open(now, index, arrival, out);
         }
@@ -365,7 +375,7 @@ impl<S: SendQueue + Default> Stack<S> {
     pub(super) fn first_number(
         &self,
         now: Instant,
-        flow: &FlowKey,
+        flow: Hashed<'_>,
         beyond: Option<SeqNumber>,
     ) -> SeqNumber {
         match (self.ids.isn(now, flow), beyond) {
@@ -375,26 +385,22 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Adds a connection numbered from `iss` on; the caller has checked that there is room. If there
-    /// is no room all the same, returns `None` and releases `next_hop`.
+    /// Adds a connection; the caller has checked that there is room. If there is no room all the
+    /// same, returns `None` and releases the next hop.
     pub(super) fn open(
         &mut self,
         now: Instant,
-        flow: FlowKey,
-        next_hop: NextHop,
         mut conn: Connection,
-        iss: SeqNumber,
-        listener: Option<u32>,
+        opening: Opening<'_>,
     ) -> Option<ConnId> {
-        if let Some((mss, probe_at)) = self.paths.get(now, peer_of(&flow)) {
+        let Opening { flow: Hashed { key: flow, hash }, marks, next_hop, iss, listener } = opening;
+        if let Some((mss, probe_at)) = self.paths.get(now, peer_of(flow)) {
             conn.know_path(mss, probe_at);
         }
-        let hash = flow.hash(&self.ids.flow);
-        let label = self.ids.marks_of(hash, flow.vid()).label;
         let id = self.conns.insert(Entry {
             conn,
             user: S::default(),
-            template: HeaderTemplate::new(Common::of(&self.cfg, flow.vid()), &flow, label),
+            template: self.template_of(flow, marks),
             owner: Owner::Held,
             next_hop,
             links: [Link::OUT; 2],
@@ -454,9 +460,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return;
         }
         let reset = reset_for(&arrival.tcp.segment);
-        let label = self.ids.marks_of(arrival.hash, arrival.flow.vid()).label;
-        let common = Common::of(&self.cfg, arrival.flow.vid());
-        let template = HeaderTemplate::new(common, &arrival.flow, label);
+        let template = self.template_of(&arrival.flow, self.ids.marks(arrival.hashed()));
         let frame = template.frame(
             arrival.ethernet.src,
             &reset,
@@ -468,14 +472,6 @@ impl<S: SendQueue + Default> Stack<S> {
             self.counters.tx_resets += 1;
         }
     }
-}
-
-/// Returns the settings of a connection over IPv6, whose header takes 20 bytes more, and whose peers
-/// take segments of 1,220 bytes if they say nothing (RFC 9293 section 3.7.1).
-pub(super) fn over_ipv6(cfg: &StackConfig, vid: Vid) -> ConnConfig {
-    let mtu = cfg.net.on(vid).ipv6_mtu().map_or(cfg.mtu, |mtu| mtu.min(cfg.mtu));
-    let mss = cfg.conn.mss.min(mtu.saturating_sub(60)).max(1);
-    ConnConfig { mss, default_peer_mss: 1220, ..cfg.conn }
 }
 
 /// Returns the peer's address and its link.

@@ -7,7 +7,6 @@ use super::Stack;
 use super::addressing::{Addressing, Cidr};
 use super::event::EventKind;
 use super::neighbor::LinkAddr;
-use super::open::over_ipv6;
 use super::slab::{NextHop, Owner};
 use crate::{SendQueue, State};
 
@@ -133,7 +132,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if !flow.is_ipv6() {
             return;
         }
-        let mss = u32::from(over_ipv6(&self.cfg, flow.vid()).mss);
+        let mss = u32::from(self.cfg.over_ipv6(flow.vid()).mss);
         e.conn.limit_link(now, mss.saturating_sub(e.conn.options_len().into()));
         self.update(index);
     }
