@@ -69,9 +69,14 @@ impl Ranges {
         self.list().back().map(|r| r.end)
     }
 
-    /// Returns the index of the first range that ends beyond `pos`.
+    /// Returns the index of the first range that ends beyond `pos`: mostly the first of all, because
+    /// what lies before it is what is looked for.
     fn first_beyond(&self, pos: StreamPos) -> usize {
-        self.list().partition_point(|r| r.end <= pos)
+        let list = self.list();
+        match list.front() {
+            Some(r) if r.end <= pos => list.partition_point(|r| r.end <= pos),
+            _ => 0,
+        }
     }
 
     /// Returns the range that holds `pos`.
@@ -104,8 +109,9 @@ impl Ranges {
 
     /// Returns true if [`insert`](Ranges::insert) of `[start, end)` would find room.
     pub(super) fn has_room(&self, start: StreamPos, end: StreamPos) -> bool {
-        let first = self.list().partition_point(|r| r.end < start);
-        self.list().len() < MAX_RANGES || self.list().get(first).is_some_and(|r| r.start <= end)
+        let list = self.list();
+        let first = || list.get(list.partition_point(|r| r.end < start));
+        list.len() < MAX_RANGES || first().is_some_and(|r| r.start <= end)
     }
 
     /// Adds `[start, end)`. Returns false, and changes nothing, when the set has no room for the
@@ -115,10 +121,24 @@ impl Ranges {
             return true;
         }
         let list = self.0.get_or_insert_default();
+        // Segments come in order, but for the lost ones: most bytes belong behind all others.
+        let room = list.len() < MAX_RANGES;
+        match list.back_mut() {
+            Some(last) if start > last.end => {
+                if room {
+                    list.push_back(Range { start, end });
+                }
+                return room;
+            }
+            Some(last) if start >= last.start => {
+                last.end = last.end.max(end);
+                return true;
+            }
+            _ => {}
+        }
         let first = list.partition_point(|r| r.end < start);
         let joined = list.range(first..).take_while(|r| r.start <= end).count();
         if joined == 0 {
-            let room = list.len() < MAX_RANGES;
             if room {
                 list.insert(first, Range { start, end });
             }
@@ -136,11 +156,9 @@ impl Ranges {
     /// data now has no gap.
     pub(super) fn reach(&mut self, mut next: StreamPos) -> StreamPos {
         let Some(list) = &mut self.0 else { return next };
-        let done = list.partition_point(|r| r.start <= next);
-        if let Some(last) = done.checked_sub(1) {
-            next = next.max(list[last].end);
+        while let Some(r) = list.pop_front_if(|r| r.start <= next) {
+            next = next.max(r.end);
         }
-        list.drain(..done);
         next
     }
 
