@@ -40,7 +40,7 @@ const PORT_ATTEMPTS: u16 = 256;
 /// can be replaced.
 const FREE_PORT_ATTEMPTS: u16 = 16;
 
-/// What a connection begins with, besides its protocol's state.
+/// The flow of a new connection, and how its segments go.
 pub(super) struct Opening<'a> {
     pub(super) flow: Hashed<'a>,
     pub(super) marks: Marks,
