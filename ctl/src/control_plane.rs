@@ -5,7 +5,6 @@
 //! the queues of applications. The shell holds the handles that belong to the manager's numbers,
 //! and logs the refusals that no application hears of.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use heddle_rings::worker::WorkerQp;
 use heddle_rnic::{Order, Report};
 use heddle_types::{Agreed, AppId, CmId, Event, ListenerId, QpFate, RnicError, WorkerId};
 use heddle_verbs::{EventQueue, Qp, Qpn, Sleeper, TakenEvents};
+use rustc_hash::FxHashMap;
 
 use crate::config::RnicSetup;
 use crate::counters::{ControlCounters, CtlCounters};
@@ -53,14 +53,16 @@ pub(crate) struct Control {
     board: Arc<Board>,
     /// The time at which the control plane next looks at the links of the ports.
     links_at: Instant,
+    // The keys are the RNIC's own numbers. An application cannot choose them so that they collide, so
+    // their hash needs no secret, which would cost more than the rest of a look-up.
     /// Counts of the events that each application has taken.
-    apps: HashMap<AppId, TakenEvents>,
-    listeners: HashMap<ListenerId, (AppId, EventQueue)>,
-    conns: HashMap<CmId, Conn>,
+    apps: FxHashMap<AppId, TakenEvents>,
+    listeners: FxHashMap<ListenerId, (AppId, EventQueue)>,
+    conns: FxHashMap<CmId, Conn>,
     /// Queue pairs that are in a connection, or are about to be.
-    qps: HashMap<Qpn, Qp>,
+    qps: FxHashMap<Qpn, Qp>,
     /// Queue pairs among `qps` that end at the request of this application.
-    failing: HashMap<Qpn, AppId>,
+    failing: FxHashMap<Qpn, AppId>,
     /// Time of the control plane's last turn.
     now: Instant,
     /// Set when every waiting application has the report of the control plane's end.
@@ -114,11 +116,11 @@ impl Control {
             registry,
             board,
             links_at: Instant::ZERO,
-            apps: HashMap::new(),
-            listeners: HashMap::new(),
-            conns: HashMap::new(),
-            qps: HashMap::new(),
-            failing: HashMap::new(),
+            apps: FxHashMap::default(),
+            listeners: FxHashMap::default(),
+            conns: FxHashMap::default(),
+            qps: FxHashMap::default(),
+            failing: FxHashMap::default(),
             now: Instant::ZERO,
             over: false,
             counters: ControlCounters::default(),

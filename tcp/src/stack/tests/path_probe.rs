@@ -79,6 +79,15 @@ fn test_transfer_gets_out_of_a_black_hole_and_finds_the_largest_segment() {
 }
 
 #[test]
+fn test_black_hole_lowers_the_segment_size_by_a_step() {
+    let (mut n, a, _) = probing(PathMtu::BlackHole);
+    (n.path_mtu, n.silent) = (Some(1400), true);
+    n.a.send(a, &pattern(100_000, 1));
+    n.run("black hole", MINUTE, |n| counters(n, a).mtu_black_holes == 1);
+    assert_eq!(emss(&n, a), 1012);
+}
+
+#[test]
 fn test_path_below_the_first_step_carries_smaller_segments() {
     let (mut n, a, b) = probing(PathMtu::BlackHole);
     (n.path_mtu, n.silent) = (Some(700), true);
