@@ -13,7 +13,11 @@ impl<F: Chunks> Lists<F> {
     /// Returns the place of the bytes `[pos, pos + len)` among the runs.
     #[inline]
     pub(super) fn slot(&self, pos: StreamPos, len: usize) -> Slot {
-        let at = self.ahead.partition_point(|r| r.start <= pos);
+        // Bytes beyond a gap come in order, too: most belong behind all others.
+        let at = match self.ahead.back() {
+            Some(last) if last.start > pos => self.ahead.partition_point(|r| r.start <= pos),
+            _ => self.ahead.len(),
+        };
         let prev = at.checked_sub(1).and_then(|i| self.ahead.get(i)).copied();
         let next = self.ahead.get(at).copied();
         // TCP reports only bytes that it does not have. The runs stay apart even if TCP breaks this
@@ -48,7 +52,10 @@ impl<F: Chunks> Lists<F> {
                     // again.
                     self.ahead.reserve(FIRST_RUNS);
                 }
-                self.ahead.insert(at, run);
+                match at == self.ahead.len() {
+                    true => self.ahead.push_back(run),
+                    false => self.ahead.insert(at, run),
+                }
             }
         }
         #[cfg(test)]

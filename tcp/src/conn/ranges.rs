@@ -69,13 +69,14 @@ impl Ranges {
         self.list().back().map(|r| r.end)
     }
 
-    /// Returns the index of the first range that ends beyond `pos`: mostly the first of all, because
-    /// what lies before it is what is looked for.
+    /// Returns the index of the first range that ends beyond `pos`: mostly the first of all, before
+    /// which the gap lies, or the last, to which the newest bytes belong.
     fn first_beyond(&self, pos: StreamPos) -> usize {
         let list = self.list();
-        match list.front() {
-            Some(r) if r.end <= pos => list.partition_point(|r| r.end <= pos),
-            _ => 0,
+        match (list.front(), list.back()) {
+            (Some(first), _) if first.end > pos => 0,
+            (_, Some(last)) if last.start <= pos => list.len() - usize::from(last.end > pos),
+            _ => list.partition_point(|r| r.end <= pos),
         }
     }
 
