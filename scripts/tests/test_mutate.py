@@ -225,6 +225,11 @@ class Mutate(unittest.TestCase):
         said, status, _ = self.answers(*two, flags=("--rule", "RFC9999-1-2", "--jobs", "2"))
         self.assertEqual((said, status), (["caught    RFC9999-1-2"], 0))
 
+    def test_a_document_stands_for_all_of_its_rules(self):
+        two = mutation(), mutation("RFC9999-1-2", "    10", "    11")
+        said, status, _ = self.answers(*two, flags=("--rule", "RFC9999"))
+        self.assertEqual((said, status), (["caught    RFC9999-1-1", "caught    RFC9999-1-2"], 0))
+
     def test_two_runs_at_once_do_not_share_a_tree(self):
         lock = self.repo.root / "target/mutate/0/lock"
         lock.parent.mkdir(parents=True)
