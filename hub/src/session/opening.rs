@@ -25,7 +25,7 @@ const _: () = assert!(MAX_LENT < MAX_FDS);
 /// Descriptors that this process holds for a device: the socket, a pair of wakers with a copy, the
 /// client's process, the area and the memory until they are mapped, and the eventfds that wake
 /// workers.
-const SESSION: u64 = 7 + MAX_LENT as u64;
+pub(super) const SESSION: u64 = 7 + MAX_LENT as u64;
 
 /// Letters of a name that the session keeps.
 const MAX_NAME: usize = 64;

@@ -30,8 +30,8 @@ fn test_foreign_names_and_malformed_requests_are_refused_without_effect() {
     let args = r#"{"memory":4096,"queues":65536,"name":""}"#;
     assert_eq!(bad.refused("device-open", args), FaultKind::Invalid);
     let mut bad = Raw::opened(&hub);
-    let again = r#"{"memory":1,"queues":1,"name":""}"#;
-    bad.bring_files(1, 1);
+    let again = r#"{"memory":1048576,"queues":1048576,"name":"again"}"#;
+    bad.bring_files(1 << 20, 1 << 20);
     assert_eq!(bad.refused("device-open", again), FaultKind::Invalid);
     use FaultKind::{Invalid, Malformed, NotFound, Quota};
     for (op, args, kind) in [

@@ -3,6 +3,7 @@
 use heddle_types::{Congestion, Ecn, Pacing, Pd};
 
 use super::raw::{Raw, ask_for_qp};
+use crate::session::opening::SESSION;
 
 use super::*;
 
@@ -366,6 +367,27 @@ fn test_all_sessions_of_one_user_share_its_limits() {
         account.is_idle()
     });
     while !other.session.close() {}
+}
+
+/// The RNIC's process holds descriptors for a session that has asked for nothing yet.
+#[test]
+fn test_sessions_of_one_user_share_its_descriptors() {
+    let (hub, _plane) = hub();
+    let descriptors = u32::try_from(2 * SESSION - 1).unwrap();
+    let policy = Policy { descriptors, ..Policy::default() };
+    let account = raw::account(&policy);
+    let mut all = [(); 2].map(|()| Raw::sharing(&hub, policy.clone(), account.clone()));
+    let [first, second] = all.each_mut().map(|raw| {
+        raw.bring_files(1 << 20, 1 << 20);
+        raw.ask("device-open", r#"{"memory":1048576,"queues":1048576,"name":"x"}"#).0.error
+    });
+    assert_eq!(first, None);
+    let refused = second.unwrap();
+    assert_eq!(refused.kind, FaultKind::Quota);
+    assert!(refused.text.contains("descriptors"), "{}", refused.text);
+    for raw in &mut all {
+        while !raw.session.close() {}
+    }
 }
 
 /// A changed rule applies to existing sessions.
