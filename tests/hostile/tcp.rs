@@ -73,12 +73,16 @@ impl Host {
     }
 
     /// Waits until the server has handled everything sent to it. The server answers in order, so
-    /// one answer shows that.
+    /// one answer shows that. It answers a host only so many times a second, so the host asks again.
     pub fn sync(&mut self) {
         let (before, start) = (self.arp_replies, Instant::now());
-        self.ask();
-        while self.arp_replies == before && start.elapsed() < Duration::from_secs(2) {
-            self.poll(Duration::from_millis(10));
+        while self.arp_replies == before {
+            assert!(start.elapsed() < Duration::from_secs(30), "no answer to an ARP request");
+            self.ask();
+            let again = Instant::now() + Duration::from_millis(20);
+            while self.arp_replies == before && Instant::now() < again {
+                self.poll(Duration::from_millis(10));
+            }
         }
     }
 
