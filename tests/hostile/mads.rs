@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use heddle::connection::DisconnectReason;
+use heddle::counters::IbCounters;
 use heddle_ib::cm::{Answered, Failover, Mad, Message, Rej, Rep, Req};
 use heddle_ib::roce::UdPacket;
 use heddle_ib::testing::{PORT, Peer, dreq, rtu};
@@ -147,6 +148,19 @@ impl Conn {
     }
 }
 
+/// Returns the counters of the connection manager once it has heard what it is to hear, `n` messages
+/// by `count`. It hears of a datagram after the worker, on a thread of its own.
+fn heard(target: &Target, n: u64, count: impl Fn(&IbCounters) -> u64) -> IbCounters {
+    let start = Instant::now();
+    loop {
+        let ib = target.snapshot().ctl.ib;
+        if count(&ib) >= n || start.elapsed() > PATIENCE {
+            return ib;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Runs an abuse many times beside both streams, and then checks that the target has released
 /// everything.
 fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
@@ -203,8 +217,8 @@ fn test_rep_to_a_request_that_was_never_made_is_rejected() {
         assert_eq!((rej.reason, rej.answered), (RejReason::INVALID_COMM_ID, Answered::REP));
         // The message also does not create a connection from the name of another peer's connection.
         say(host, address(2), 9, rep(conn.rep.local_comm_id));
-        host.sync();
-        let after = target.snapshot().ctl.ib;
+        let all = |ib: &IbCounters| ib.rx_unknown + ib.rx_foreign;
+        let after = heard(target, all(&before) + 2, all);
         assert_eq!(
             (after.rx_unknown - before.rx_unknown, after.rx_foreign - before.rx_foreign),
             (1, 1)
@@ -219,8 +233,8 @@ fn test_dreq_with_a_forged_queue_pair_or_from_another_host_ends_nothing() {
         let qpn = conn.rep.local_qpn.get();
         say(host, conn.from, 9, conn.dreq(qpn ^ (n + 1)));
         say(host, address(2), 9, conn.dreq(qpn));
-        host.sync();
-        let after = target.snapshot().ctl.ib;
+        let all = |ib: &IbCounters| ib.rx_unexpected + ib.rx_foreign;
+        let after = heard(target, all(&before) + 2, all);
         let count =
             [after.rx_unexpected - before.rx_unexpected, after.rx_foreign - before.rx_foreign];
         assert_eq!(count, [1, 1]);
@@ -247,8 +261,7 @@ fn test_req_that_is_repeated_with_other_contents_is_stale() {
         let mut other = req(conn.from, conn.name.0);
         other.private_data[40] = 0xee;
         say(host, conn.from, 7, Message::Req(Box::new(other)));
-        host.sync();
-        let after = target.snapshot().ctl.ib;
+        let after = heard(target, before.rx_duplicates + 1, |ib| ib.rx_duplicates);
         assert_eq!(after.req_stale - before.req_stale, 2);
         assert_eq!(after.rx_duplicates - before.rx_duplicates, 1);
     });
@@ -274,13 +287,12 @@ fn test_flood_of_damaged_datagrams_exhausts_no_budget() {
         // The connection still gets the last word: the target accepts its message.
         let ib = target.snapshot().ctl.ib.rx_duplicates;
         say(host, conn.from, 7, conn.rtu());
-        host.sync();
-        let s = target.snapshot();
-        let stack = s.worker.engine.stack;
+        let after = heard(target, ib + 1, |ib| ib.rx_duplicates);
+        let stack = target.snapshot().worker.engine.stack;
         let dropped = |f: fn(&heddle::counters::StackCounters) -> u64| f(&stack) - f(&before);
         assert_eq!(dropped(|c| c.udp_bad_crc), 1024);
         assert_eq!(dropped(|c| c.udp_source_limited + c.udp_limited + c.udp_conn_limited), 0);
-        assert_eq!(s.ctl.ib.rx_duplicates - ib, 1, "the RTU is heard");
+        assert_eq!(after.rx_duplicates - ib, 1, "the RTU is heard");
         std::thread::sleep(OWN_BUDGET);
     });
 }
