@@ -344,6 +344,14 @@ int heddle_bond_remove(uint16_t bond, uint16_t member)
 	return bond_remove(bond, member);
 }
 
+void heddle_bond_remove_running(uint16_t bond, uint16_t member)
+{
+	/* A bond that has failed to start may have stopped members with queues. A member that runs
+	 * goes on, and one without queues does not start. */
+	rte_eth_dev_start(member);
+	bond_remove(bond, member);
+}
+
 int heddle_bond_primary_set(uint16_t bond, uint16_t member)
 {
 	return rte_eth_bond_primary_set(bond, member);

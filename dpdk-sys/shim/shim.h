@@ -158,6 +158,10 @@ int heddle_bond_create(const char *name, uint8_t mode);
  * of the link, some raise none (e1000, e1000e, vmxnet3), and tap's does not report its own. */
 int heddle_bond_add(uint16_t bond, uint16_t member);
 int heddle_bond_remove(uint16_t bond, uint16_t member);
+/* Makes a member leave while it runs: DPDK then leaves its queues alone. It would take them away from a
+ * member that has stopped, the list of one kind before the queues of the other, and net_tap of 24.11 reads
+ * both lists while a queue goes. */
+void heddle_bond_remove_running(uint16_t bond, uint16_t member);
 int heddle_bond_primary_set(uint16_t bond, uint16_t member);
 int heddle_bond_primary_get(uint16_t bond);
 /* Writes the members whose link is up, at most `len`; returns how many, or an error. */

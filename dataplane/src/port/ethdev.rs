@@ -214,6 +214,9 @@ impl EthDev {
 impl Drop for EthDev {
     fn drop(&mut self) {
         let control = control();
+        if let Some(members) = &mut self.members {
+            members.leave_running();
+        }
         // SAFETY: the port is ours (`claim`) and no queue is left, so no burst runs; stopping a
         // port that is stopped or half set up returns an error code and does no harm.
         let _ = unsafe { sys::rte_eth_dev_stop(self.id) };

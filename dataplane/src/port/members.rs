@@ -22,6 +22,7 @@ use super::config::PortStats;
 use super::error::PortError;
 use super::ethdev::{self, EthDev, attach, find, is_gone, plug};
 use super::lock::control;
+use super::quirks::Quirks;
 use crate::eal;
 use crate::interface::Interface;
 
@@ -170,6 +171,17 @@ impl Members {
         for Upkeep(upkeep) in self.upkeep().drain(..) {
             // SAFETY: made by `started` and deleted only here; no burst runs.
             unsafe { sys::heddle_bond_upkeep_del(upkeep.as_ptr()) };
+        }
+    }
+
+    /// Makes members leave the bond before it stops whose drivers ask for it. No thread may poll the bond
+    /// any more.
+    pub(super) fn leave_running(&mut self) {
+        for (place, capabilities) in self.places().iter().zip(&self.capabilities) {
+            if place.device.is_some() && Quirks::of(capabilities).leaves_running {
+                // SAFETY: our bond, and a port of ours; no burst runs.
+                unsafe { sys::heddle_bond_remove_running(self.bond, place.id) };
+            }
         }
     }
 

@@ -42,6 +42,9 @@ pub(super) struct Quirks {
     pub(super) filters_vlans: bool,
     /// Queues that the redirection table can name, if the device has more.
     pub(super) rss_queues: Option<u16>,
+    /// The driver reads the lists of both kinds of queues while a queue goes: a device has to leave a
+    /// bond while it runs, when DPDK leaves its queues alone.
+    pub(super) leaves_running: bool,
 }
 
 impl Quirks {
@@ -75,6 +78,7 @@ impl Quirks {
             reads_own_memory: self.reads_own_memory || other.reads_own_memory,
             filters_vlans: self.filters_vlans || other.filters_vlans,
             rss_queues: fewer(self.rss_queues, other.rss_queues),
+            leaves_running: self.leaves_running || other.leaves_running,
         }
     }
 
@@ -113,6 +117,8 @@ impl Quirks {
                 // was sent; RSS exists only for flow rules.
                 spreads_otherwise: true,
                 shares_mac: !args.split(',').any(|a| a.starts_with("remote=")),
+                // 24.11.
+                leaves_running: true,
                 ..none
             },
             // QEMU's device drops every tagged frame once the driver has taken over the filter of
