@@ -47,6 +47,7 @@ mod stats;
 mod tests;
 mod timers;
 mod tlp;
+mod user_timeout;
 
 pub use config::{Congestion, ConnConfig, Ecn, Keepalive, Pacing, PathMtu, Patience};
 pub(crate) use ecn::Wish;
@@ -56,6 +57,7 @@ pub(crate) use path::RAISE_AFTER;
 pub use progress::Hindrance;
 pub use state::State;
 pub use stats::{ConnCounters, ConnStats};
+pub use user_timeout::UserTimeoutOption;
 
 use core::mem::offset_of;
 use core::time::Duration;
@@ -323,10 +325,12 @@ impl Pending {
     const ECHO: Pending = Pending(512);
     /// A probe of the path MTU.
     const MTU: Pending = Pending(1024);
+    /// An ACK with the user timeout option.
+    const USER_TIMEOUT: Pending = Pending(2048);
     /// The bits of segments that send data or a FIN.
     const DATA: Pending = Pending(2 | 4 | 64 | 128);
     /// The bits of segments that go before data.
-    const CONTROL: Pending = Pending(8 | 16 | 32 | 256 | 512);
+    const CONTROL: Pending = Pending(8 | 16 | 32 | 256 | 512 | 2048);
 
     const fn any(self, of: Pending) -> bool {
         self.0 & of.0 != 0
@@ -446,9 +450,14 @@ impl Connection {
     /// Sets from now on how long the connection tolerates a peer that makes no progress, whatever
     /// the [`ConnConfig`] said. The connection compares a limit that already runs with the new
     /// value at the next check: when it sends a probe or a segment again, or a quarter of the old
-    /// [`ConnConfig::close_stall`] after the last check of a close.
+    /// [`ConnConfig::close_stall`] after the last check of a close. The connection tells the peer a new
+    /// user timeout if [`ConnConfig::user_timeout_option`] says so.
     pub fn set_patience(&mut self, patience: Patience) {
+        let before = self.own_advice();
         self.cold.set.set_patience(patience);
+        if self.own_advice() != before {
+            self.tell_user_timeout();
+        }
     }
 
     /// Frees memory that past losses and bursts took and that the connection does not need now.

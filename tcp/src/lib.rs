@@ -31,12 +31,12 @@ pub mod wire;
 
 pub use conn::{
     Congestion, ConnConfig, ConnCounters, ConnEvent, ConnStats, Connection, Ecn, Hindrance,
-    Keepalive, Pacing, PathMtu, Patience, State,
+    Keepalive, Pacing, PathMtu, Patience, State, UserTimeoutOption,
 };
 pub use queue::{ByteQueue, SendQueue};
 pub use segment::{
-    ByteCounts, Codepoint, Flags, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome,
-    SeqNumber, Timestamps, TxSegment,
+    ByteCounts, Codepoint, Flags, Payload, RareOptions, SackBlock, SackBlocks, Segment,
+    SegmentOutcome, SeqNumber, Timestamps, TxSegment, UserTimeout,
 };
 pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{

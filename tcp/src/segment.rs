@@ -1,6 +1,8 @@
 //! A TCP segment as a value: the wire formats parse to it, and the connection takes and gives it.
 
 use core::fmt;
+use core::num::NonZeroU16;
+use core::time::Duration;
 use heddle_base::StreamPos;
 
 /// A 32-bit TCP sequence number. RFC 9293 section 3.4 defines its order (modulo 2^32).
@@ -149,6 +151,57 @@ impl ByteCounts {
     }
 }
 
+/// The value of the user timeout option (RFC 5482 section 3.3): 15 bits, in minutes if the first of the 16
+/// bits is set, otherwise in seconds. The value zero is reserved, so that no option with it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserTimeout(NonZeroU16);
+
+impl UserTimeout {
+    const MINUTES: u16 = 1 << 15;
+    const MOST: u16 = UserTimeout::MINUTES - 1;
+
+    /// Returns the value of a time, rounded up to whole seconds or, if these are too many, minutes: at
+    /// least a second, and at most 32,767 minutes.
+    pub fn of(time: Duration) -> UserTimeout {
+        let units = |each: u64| {
+            let part = u64::from(!time.as_secs().is_multiple_of(each) || time.subsec_nanos() > 0);
+            u16::try_from((time.as_secs() / each).saturating_add(part)).unwrap_or(u16::MAX)
+        };
+        let bits = match units(1) {
+            seconds @ ..=UserTimeout::MOST => seconds.max(1),
+            _ => units(60).min(UserTimeout::MOST) | UserTimeout::MINUTES,
+        };
+        UserTimeout(NonZeroU16::new(bits).unwrap_or(NonZeroU16::MIN))
+    }
+
+    /// Returns the value in 16 bits of an option, unless it is reserved.
+    pub fn from_bits(bits: u16) -> Option<UserTimeout> {
+        let value = NonZeroU16::new(bits).filter(|bits| bits.get() != UserTimeout::MINUTES)?;
+        Some(UserTimeout(value))
+    }
+
+    /// Returns the 16 bits of the option.
+    pub fn bits(self) -> u16 {
+        self.0.get()
+    }
+
+    /// Returns the time.
+    pub fn time(self) -> Duration {
+        let value = u64::from(self.bits() & UserTimeout::MOST);
+        let unit = if self.bits() & UserTimeout::MINUTES == 0 { 1 } else { 60 };
+        Duration::from_secs(value * unit)
+    }
+}
+
+/// The options that few segments have, and that [`Segment`] does not hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RareOptions {
+    /// AccECN option, on any segment but the first SYN.
+    pub counts: Option<ByteCounts>,
+    /// User timeout option, on any segment but the first SYN.
+    pub user_timeout: Option<UserTimeout>,
+}
+
 /// The timestamps option (RFC 7323 section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
@@ -289,6 +342,8 @@ pub struct TxSegment {
     pub sack: u8,
     /// AccECN option. A segment with SACK blocks has none.
     pub counts: Option<ByteCounts>,
+    /// User timeout option. Only a segment without data and SACK blocks has it.
+    pub user_timeout: Option<UserTimeout>,
     /// Position of the first payload byte in our stream.
     pub pos: StreamPos,
     /// Payload bytes to gather from the [`SendQueue`](crate::SendQueue).

@@ -5,6 +5,9 @@ use core::time::Duration;
 use heddle_types::TcpTerms;
 pub use heddle_types::{Congestion, Ecn, Pacing};
 
+use super::user_timeout::UserTimeoutOption;
+use crate::UserTimeout;
+
 /// The largest IPv4 datagram less the fixed IPv4 and TCP headers.
 const MAX_MSS: u16 = u16::MAX - 40;
 
@@ -75,6 +78,10 @@ pub struct ConnConfig {
     /// How long data may stay unacknowledged, or a closed window unanswered, before the connection
     /// gives up: R2 of RFC 9293 section 3.8.3.
     pub user_timeout: Duration,
+    /// Whether the connection tells this timeout to the peer, and takes the peer's (RFC 5482).
+    pub user_timeout_option: UserTimeoutOption,
+    /// The longest timeout that a connection takes from its peer: U_LIMIT of RFC 5482 section 3.1.
+    pub user_timeout_limit: Duration,
     /// How long the peer may keep its window shut while bytes wait for the window, although the
     /// peer answers the probes. Within this time the peer must take a segment's worth, or the
     /// connection ends with [`ConnEvent::WindowShut`](crate::ConnEvent::WindowShut) (RFC 9293
@@ -232,6 +239,9 @@ impl Default for ConnConfig {
             // client's own SYNs, at the same times, add to these exchanges.
             syn_ack_retries: 3,
             user_timeout: Duration::from_secs(120),
+            user_timeout_option: UserTimeoutOption::Off,
+            // Time for a switch to restart.
+            user_timeout_limit: Duration::from_secs(600),
             // Time for an operator to look at a program that was stopped, and to let it continue.
             zero_window: Duration::from_secs(600),
             close_stall: Duration::from_secs(20),
@@ -259,8 +269,12 @@ pub(super) struct Settings {
     /// 0: the connection sends no keepalives.
     pub(super) keepalive_count: u8,
     pub(super) challenge_acks: u16,
+    pub(super) user_timeout_option: UserTimeoutOption,
+    /// The timeout that the connection has taken from the peer.
+    pub(super) advice: Option<UserTimeout>,
     idle_restart_us: u32,
     user_timeout_ms: u32,
+    user_timeout_limit_ms: u32,
     zero_window_ms: u32,
     close_stall_ms: u32,
     fin_wait_2_ms: u32,
@@ -288,8 +302,11 @@ impl Settings {
             },
             syn_retries: u8::try_from(syn_retries).unwrap_or(u8::MAX),
             challenge_acks: u16::try_from(cfg.challenge_acks).unwrap_or(u16::MAX),
+            user_timeout_option: cfg.user_timeout_option,
+            advice: None,
             idle_restart_us: micros(cfg.idle_restart),
             user_timeout_ms: 0,
+            user_timeout_limit_ms: millis(cfg.user_timeout_limit),
             zero_window_ms: 0,
             close_stall_ms: 0,
             fin_wait_2_ms: millis(cfg.fin_wait_2),
@@ -323,8 +340,18 @@ impl Settings {
         Duration::from_micros(self.idle_restart_us.into())
     }
 
-    pub(super) fn user_timeout(&self) -> Duration {
+    /// Returns the timeout that the owner has set.
+    pub(super) fn own_user_timeout(&self) -> Duration {
         Duration::from_millis(self.user_timeout_ms.into())
+    }
+
+    /// Returns the timeout that counts while the retransmission timeout is `rto` (RFC 5482 section 3.1).
+    pub(super) fn user_timeout(&self, rto: Duration) -> Duration {
+        let own = self.own_user_timeout();
+        let Some(advice) = self.advice else { return own };
+        let limit = Duration::from_millis(self.user_timeout_limit_ms.into());
+        let longer = own.max(advice.time()).max(LEAST_ADVICE).max(rto + MILLISECOND);
+        longer.min(limit)
     }
 
     pub(super) fn zero_window(&self) -> Duration {
@@ -343,8 +370,14 @@ impl Settings {
         Duration::from_millis(self.time_wait_ms.into())
     }
 
+    /// Returns the silence after which the first keepalive is sent. An end that has told or taken a user
+    /// timeout keeps a connection for longer than that (RFC 5482 section 4.2).
     pub(super) fn keepalive_idle(&self) -> Duration {
-        Duration::from_millis(self.keepalive_idle_ms.into())
+        let idle = Duration::from_millis(self.keepalive_idle_ms.into());
+        if self.user_timeout_option == UserTimeoutOption::Off {
+            return idle;
+        }
+        idle.max(self.user_timeout(Duration::ZERO) + MILLISECOND)
     }
 
     pub(super) fn keepalive_interval(&self) -> Duration {
@@ -376,7 +409,11 @@ fn units(d: Duration, a_second: u64) -> u32 {
 
 /// The longest that we hold back an ACK (RFC 9293 section 3.8.6.3). Must stay below a second.
 pub(super) const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
-const MIN_KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1);
+const MIN_KEEPALIVE_INTERVAL: Duration = MILLISECOND;
+const MILLISECOND: Duration = Duration::from_millis(1);
+/// The shortest timeout that a connection takes from its peer: R2 of RFC 9293 section 3.8.3, as RFC 5482
+/// section 3.1 recommends.
+const LEAST_ADVICE: Duration = Duration::from_secs(100);
 
 #[cfg(test)]
 mod tests {

@@ -32,7 +32,7 @@ impl Connection {
         if self.hot.pending.take(Pending::SYN) {
             return self.syn(now);
         }
-        self.owed_echo(now)
+        self.user_timeout_ack(now)
     }
 
     #[cold]
@@ -41,6 +41,8 @@ impl Connection {
         let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
         let flags = flags.with(self.ecn_setup());
         let counts = self.first_counts();
+        // A path may drop a SYN for its options.
+        let user_timeout = self.own_advice().filter(|_| !self.cold.syn_sent);
         // Before the peer's SYN arrives, our SYN has nothing to echo or acknowledge, and offers
         // everything. After it, our SYN offers only the options that the peer offered too.
         let scaling = if answer { self.cold.scaling } else { self.cold.set.window_scaling };
@@ -68,6 +70,7 @@ impl Connection {
             sack_permitted: if answer { self.hot.sack_ok } else { self.cold.set.sack },
             sack: 0,
             counts,
+            user_timeout,
             timestamps: stamps.then(|| Timestamps {
                 val: self.ts_clock(now),
                 ecr: if answer { self.hot.ts_recent } else { 0 },

@@ -11,6 +11,7 @@ use super::sack::Reports;
 use super::scoreboard::Scoreboard;
 use super::state::{Input, State};
 use super::tlp::AckDelay;
+use super::user_timeout::advice_of;
 use super::{Cold, ConnConfig, ConnEvent, Connection, Hot, NEVER, NO_FIN, NO_LOOK, Pending};
 use super::{Tally, Timed};
 use crate::{Flags, Segment, SeqNumber, Timestamps, TxSegment};
@@ -295,6 +296,7 @@ impl Connection {
         self.hot.snd_wl1 = seg.seq;
         self.hot.snd_wl2 = seg.ack;
         self.arm_keepalive(now);
+        self.tell_user_timeout();
         if self.cold.close_early {
             let _ = self.enter(Input::Close);
         }
@@ -377,6 +379,8 @@ pub(crate) fn syn_ack(
         sack_permitted: cfg.sack && syn.sack_permitted,
         timestamps: timestamps.map(|ts| Timestamps { val: clock, ecr: ts.val }),
         counts: (wish == Wish::Accurate && before.is_none()).then_some(ecn::FIRST_COUNTS),
+        user_timeout: advice_of(cfg.user_timeout_option, cfg.user_timeout)
+            .filter(|_| before.is_none()),
         ..TxSegment::default()
     }
 }

@@ -4,7 +4,7 @@
 use super::sequence::{offset, shifted, signed};
 use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, NO_FIN, Pending};
-use crate::{ByteCounts, Flags, Payload, SackBlocks, Segment, SegmentOutcome};
+use crate::{Flags, Payload, RareOptions, SackBlocks, Segment, SegmentOutcome};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
@@ -127,20 +127,24 @@ impl Connection {
         (len > 0).then_some(Payload { pos: self.hot.rcv_nxt, skip: 0, len, in_order: true })
     }
 
-    /// Takes a segment with an AccECN option, and perhaps a SACK option, as
+    /// Takes a segment with rare options, and perhaps a SACK option, as
     /// [`handle_segment`](Connection::handle_segment) takes one without.
     #[cold]
-    pub fn handle_counted(
+    pub fn handle_with_options(
         &mut self,
         now: Instant,
         seg: &Segment,
         sack: Option<&SackBlocks>,
-        counts: Option<ByteCounts>,
+        options: &RareOptions,
     ) -> SegmentOutcome {
-        self.offer_counts(counts);
-        let outcome = match sack {
-            Some(sack) => self.handle_selective(now, seg, sack),
-            None => self.handle_segment(now, seg),
+        let handle = |c: &mut Connection| match sack {
+            Some(sack) => c.handle_selective(now, seg, sack),
+            None => c.handle_segment(now, seg),
+        };
+        self.offer_counts(options.counts);
+        let outcome = match options.user_timeout {
+            Some(advice) => self.handle_advice(now, advice, handle),
+            None => handle(self),
         };
         self.offer_counts(None);
         outcome

@@ -28,13 +28,14 @@ mod scoreboard;
 mod selective;
 mod sending;
 mod timestamps;
+mod user_timeout;
 mod windows;
 
 use super::ranges;
 use crate::{
     ByteCounts, ByteQueue, Codepoint, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags,
-    Pacing, PathMtu, Payload, SackBlock, SackBlocks, Segment, SegmentOutcome, SendQueue, SeqNumber,
-    State, Timestamps, TxSegment,
+    Pacing, PathMtu, Payload, RareOptions, SackBlock, SackBlocks, Segment, SegmentOutcome,
+    SendQueue, SeqNumber, State, Timestamps, TxSegment,
 };
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -277,7 +278,10 @@ fn handle(
     match (sack.is_empty(), counts) {
         (true, None) => c.handle_segment(now, seg),
         (false, None) => c.handle_selective(now, seg, sack),
-        (empty, counts) => c.handle_counted(now, seg, (!empty).then_some(sack), counts),
+        (empty, counts) => {
+            let options = RareOptions { counts, ..RareOptions::default() };
+            c.handle_with_options(now, seg, (!empty).then_some(sack), &options)
+        }
     }
 }
 

@@ -127,7 +127,7 @@ impl Connection {
     /// Returns true if the peer has acknowledged nothing for so long that the connection is over
     /// when the timer expires.
     pub(super) fn is_late(&self, now: Instant) -> bool {
-        now - self.hot.progress_at >= self.cold.set.user_timeout()
+        now - self.hot.progress_at >= self.user_timeout()
     }
 
     pub(super) fn data_timed_out(&mut self, now: Instant) {

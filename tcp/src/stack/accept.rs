@@ -332,9 +332,9 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         let Some(e) = self.conns.get_mut(id.slot()) else { return Ok(()) };
         let seg = &arrival.tcp.segment;
-        let outcome = match arrival.counts {
+        let outcome = match &arrival.options {
             None => e.conn.handle_segment(now, seg),
-            counts => e.conn.handle_counted(now, seg, None, counts),
+            Some(options) => e.conn.handle_with_options(now, seg, None, options),
         };
         debug_assert_ne!(e.conn.state(), State::SynReceived, "the segment completes the handshake");
         self.after_segment(now, id.slot(), outcome, arrival.payload_at, out);

@@ -18,7 +18,7 @@ use super::slab::Owner;
 use crate::wire::vlan::TAG_LEN;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, MacAddr, Malformed};
 use crate::wire::{Tag, TcpHeader, Vid, ethernet, ipv4, ipv6, tcp};
-use crate::{ByteCounts, Codepoint, Flags, SackBlocks, Segment, SegmentOutcome, SendQueue};
+use crate::{Codepoint, Flags, RareOptions, SackBlocks, Segment, SegmentOutcome, SendQueue};
 use heddle_types::ConnId;
 
 /// The link layer's part of a received frame.
@@ -39,7 +39,7 @@ pub(super) struct Arrival {
     pub(super) flow: FlowKey,
     pub(super) hash: u64,
     pub(super) tcp: TcpHeader,
-    pub(super) counts: Option<ByteCounts>,
+    pub(super) options: Option<RareOptions>,
     /// Where the payload begins in the frame.
     pub(super) payload_at: usize,
 }
@@ -484,8 +484,8 @@ impl<S: SendQueue + Default> Stack<S> {
                 if uncharged && !opens {
                     self.charge(now, ethernet.vid, Kind::Segment)?;
                 }
-                let counts = if tcp.has_counts { read_counts(frame, packet.at) } else { None };
-                let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, counts, payload_at };
+                let options = tcp.has_rare.then(|| read_options(frame, packet.at));
+                let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, options, payload_at };
                 return self.take_stranger(now, &arrival, None, out);
             }
         };
@@ -494,15 +494,15 @@ impl<S: SendQueue + Default> Stack<S> {
         let Some(e) = self.conns.get_mut(index) else { return Ok(()) };
         if seg.flags.has(Flags::SYN) && e.conn.may_be_replaced_by(seg) {
             let hash = flow.hash(&self.ids.flow);
-            let counts = None;
-            let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, counts, payload_at };
+            let options = None;
+            let arrival = Arrival { ethernet, src, dst, flow, hash, tcp, options, payload_at };
             self.replace(now, index, &arrival);
             return Ok(());
         }
-        let outcome = if tcp.has_counts {
+        let outcome = if tcp.has_rare {
             let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
             let sack = tcp.has_sack.then(|| read_sack(head));
-            e.conn.handle_counted(now, seg, sack.as_ref(), tcp::byte_counts(head))
+            e.conn.handle_with_options(now, seg, sack.as_ref(), &tcp::rare_options(head))
         } else if tcp.has_sack {
             let head = frame.chunk_at(0).get(packet.at..).unwrap_or_default();
             e.conn.handle_selective(now, seg, &read_sack(head))
@@ -573,11 +573,11 @@ fn tcp_fault(e: Malformed) -> DropReason {
     }
 }
 
-/// Reads the AccECN option of a segment of a frame.
+/// Reads the rare options of a segment of a frame.
 #[cold]
 #[inline(never)]
-fn read_counts<F: RxFrame>(frame: &F, at: usize) -> Option<ByteCounts> {
-    tcp::byte_counts(frame.chunk_at(0).get(at..)?)
+fn read_options<F: RxFrame>(frame: &F, at: usize) -> RareOptions {
+    tcp::rare_options(frame.chunk_at(0).get(at..).unwrap_or_default())
 }
 
 /// Reads the SACK option of a segment. Kept out of line: few segments have the option, and the

@@ -33,10 +33,12 @@ impl<S: SendQueue + Default> Stack<S> {
     ///
     /// The function visits every connection: use it for configuration, not on the data path.
     pub fn set_patience(&mut self, patience: Patience) {
+        self.update_deferred();
         self.cfg.conn = self.cfg.conn.with_patience(patience);
         for index in 0..self.conns.end() {
             if let Some(e) = self.conns.get_mut(index) {
                 e.conn.set_patience(patience);
+                self.update(index);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! TCP headers and options (RFC 9293 section 3.1, RFC 7323, RFC 2018, RFC 9768).
+//! TCP headers and options (RFC 9293 section 3.1, RFC 7323, RFC 2018, RFC 5482, RFC 9768).
 
 use arrayvec::ArrayVec;
 use heddle_base::Sum;
@@ -6,7 +6,8 @@ use heddle_base::Sum;
 use super::ipv4::missing;
 use super::{Malformed, be16, be32};
 use crate::{
-    ByteCounts, Codepoint, Flags, SackBlock, SackBlocks, Segment, SeqNumber, Timestamps, TxSegment,
+    ByteCounts, Codepoint, Flags, RareOptions, SackBlock, SackBlocks, Segment, SeqNumber,
+    Timestamps, TxSegment, UserTimeout,
 };
 
 mod field {
@@ -35,6 +36,7 @@ mod kind {
     pub(super) const SACK_PERMITTED: u8 = 4;
     pub(super) const SACK: u8 = 5;
     pub(super) const TIMESTAMPS: u8 = 8;
+    pub(super) const USER_TIMEOUT: u8 = 28;
     pub(super) const ACCECN_0: u8 = 172;
     pub(super) const ACCECN_1: u8 = 174;
 }
@@ -44,6 +46,9 @@ mod kind {
 const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
 /// SACK-permitted, kind and length of a timestamps option.
 const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
+
+/// Bytes of a user timeout option.
+const USER_TIMEOUT_LEN: u8 = 4;
 
 /// A checked TCP header. The caller, which has the payload, verifies the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +63,8 @@ pub struct TcpHeader {
     pub segment: Segment,
     /// True if there is a SACK option: [`sack_blocks`] reads it.
     pub has_sack: bool,
-    /// True if there is an AccECN option: [`byte_counts`] reads it.
-    pub has_counts: bool,
+    /// True if there is an option that [`rare_options`] reads.
+    pub has_rare: bool,
 }
 
 impl TcpHeader {
@@ -67,8 +72,8 @@ impl TcpHeader {
     /// which `head` is the first piece.
     ///
     /// The parser skips unknown options, and known options with a wrong length. MSS, window scale
-    /// and SACK-permitted count on a SYN only, SACK on other segments only, AccECN on any but the
-    /// first SYN.
+    /// and SACK-permitted count on a SYN only, SACK on other segments only, AccECN and the user
+    /// timeout on any but the first SYN.
     ///
     /// # Errors
     /// Fails when the data offset or an option length is impossible, or the segment is too short.
@@ -112,7 +117,7 @@ impl TcpHeader {
                 timestamps: options.timestamps,
             },
             has_sack: options.has_sack,
-            has_counts: options.has_counts,
+            has_rare: options.has_rare,
         })
     }
 }
@@ -125,7 +130,7 @@ struct Options {
     sack_permitted: bool,
     timestamps: Option<Timestamps>,
     has_sack: bool,
-    has_counts: bool,
+    has_rare: bool,
 }
 
 /// Reads the options of a SYN in the order of Linux, or in ours: a flood has nearly always one of
@@ -171,8 +176,8 @@ fn parse_options(mut options: &[u8], flags: Flags) -> Result<Options, Malformed>
             [kind::TIMESTAMPS, _, ref v @ ..] if v.len() == 8 => {
                 found.timestamps = Some(Timestamps { val: be32(v, 0), ecr: be32(v, 4) });
             }
-            [kind::ACCECN_0 | kind::ACCECN_1, ..] => {
-                found.has_counts = !syn || flags.has(Flags::ACK);
+            [kind::ACCECN_0 | kind::ACCECN_1 | kind::USER_TIMEOUT, ..] => {
+                found.has_rare = !syn || flags.has(Flags::ACK);
             }
             _ => {}
         }
@@ -180,35 +185,47 @@ fn parse_options(mut options: &[u8], flags: Flags) -> Result<Options, Malformed>
     }
 }
 
-/// Returns the AccECN option of the segment whose header `head` starts with. The caller has parsed this
-/// header with [`TcpHeader::parse`]. Bytes that make no whole field are padding (RFC 9768 section
-/// 3.2.3).
+/// Returns the first AccECN option and the first user timeout option of the segment whose header `head`
+/// starts with. The caller has parsed this header with [`TcpHeader::parse`].
 #[cold]
-pub fn byte_counts(head: &[u8]) -> Option<ByteCounts> {
+pub fn rare_options(head: &[u8]) -> RareOptions {
+    let mut found = RareOptions::default();
     let len = head.get(field::DATA_OFFSET).map_or(0, |b| usize::from(b >> 4) * 4);
-    let mut options = head.get(HEADER_LEN..len)?;
+    let mut options = head.get(HEADER_LEN..len).unwrap_or(&[]);
     loop {
         let len = match options {
-            [] | [kind::END, ..] => return None,
+            [] | [kind::END, ..] => return found,
             [kind::NOP, ..] => 1,
             [_, len, ..] => usize::from(*len).max(2),
-            _ => return None,
+            _ => return found,
         };
-        let (option, rest) = options.split_at_checked(len)?;
-        if let [kind @ (kind::ACCECN_0 | kind::ACCECN_1), _, ref bytes @ ..] = *option {
-            let reversed = kind == kind::ACCECN_1;
-            let mut counts = ByteCounts { reversed, ..ByteCounts::default() };
-            let fields = bytes.chunks_exact(ByteCounts::FIELD);
-            for (field, bytes) in counts.fields.iter_mut().zip(fields) {
-                if let [a, b, c] = *bytes {
-                    *field = u32::from_be_bytes([0, a, b, c]);
-                    counts.len += 1;
-                }
+        let Some((option, rest)) = options.split_at_checked(len) else { return found };
+        match *option {
+            [kind @ (kind::ACCECN_0 | kind::ACCECN_1), _, ref bytes @ ..] => {
+                found.counts.get_or_insert_with(|| byte_counts(kind == kind::ACCECN_1, bytes));
             }
-            return Some(counts);
+            [kind::USER_TIMEOUT, _, a, b] => {
+                let told = UserTimeout::from_bits(u16::from_be_bytes([a, b]));
+                found.user_timeout = found.user_timeout.or(told);
+            }
+            _ => {}
         }
         options = rest;
     }
+}
+
+/// Returns the counts in the fields of an AccECN option. Bytes that make no whole field are padding
+/// (RFC 9768 section 3.2.3).
+fn byte_counts(reversed: bool, bytes: &[u8]) -> ByteCounts {
+    let mut counts = ByteCounts { reversed, ..ByteCounts::default() };
+    let fields = bytes.chunks_exact(ByteCounts::FIELD);
+    for (field, bytes) in counts.fields.iter_mut().zip(fields) {
+        if let [a, b, c] = *bytes {
+            *field = u32::from_be_bytes([0, a, b, c]);
+            counts.len += 1;
+        }
+    }
+    counts
 }
 
 /// Returns the SACK option of the segment whose header `head` starts with. The caller has parsed
@@ -252,6 +269,9 @@ pub fn emit_options<const N: usize>(seg: &TxSegment, sack: &SackBlocks, out: &mu
     }
     if let Some(counts) = &seg.counts {
         emit_counts(counts, out);
+    }
+    if let Some(told) = seg.user_timeout {
+        emit_user_timeout(told, out);
     }
 }
 
@@ -304,6 +324,12 @@ fn emit_counts<const N: usize>(counts: &ByteCounts, out: &mut ArrayVec<u8, N>) {
     put(&option, out);
 }
 
+#[cold]
+fn emit_user_timeout<const N: usize>(told: UserTimeout, out: &mut ArrayVec<u8, N>) {
+    let [a, b] = told.bits().to_be_bytes();
+    put(&[kind::USER_TIMEOUT, USER_TIMEOUT_LEN, a, b], out);
+}
+
 fn timestamps(ts: Timestamps, head: u32) -> [u8; 12] {
     let mut o = [0; 12];
     o[..4].copy_from_slice(&head.to_be_bytes());
@@ -325,6 +351,7 @@ pub fn options_len(seg: &TxSegment) -> usize {
     if let Some(counts) = &seg.counts {
         more += counts_len(counts);
     }
+    more += usize::from(USER_TIMEOUT_LEN) * usize::from(seg.user_timeout.is_some());
     let timestamps = 12 * usize::from(seg.timestamps.is_some());
     if !seg.flags.has(Flags::SYN) {
         return timestamps + more;

@@ -241,6 +241,10 @@ impl Flow {
             options.extend(fields.iter().flat_map(|f| f.to_be_bytes()[1..].to_vec()));
             options.resize(options.len().next_multiple_of(4), 1);
         }
+        if let Some(bits) = seg.user_timeout {
+            options.extend([28, 4]);
+            options.extend(bits.to_be_bytes());
+        }
         if !seg.sack.is_empty() {
             let len = u8::try_from(2 + 8 * seg.sack.len()).unwrap_or(u8::MAX);
             options.extend([1, 1, 5, len]);
@@ -298,7 +302,7 @@ impl Flow {
             self.ours = Some(tcp.seq);
         }
         let (ours, peers) = (self.ours.unwrap_or(0), self.peers);
-        let known = |kind: &u8| [0, 1, 2, 3, 4, 5, 8, 172, 174].contains(kind);
+        let known = |kind: &u8| [0, 1, 2, 3, 4, 5, 8, 28, 172, 174].contains(kind);
         if let Some(kind) = kinds(&tcp.options).iter().find(|kind| !known(kind)) {
             return Err(format!("an option of kind {kind}"));
         }
@@ -350,6 +354,7 @@ impl Flow {
             },
             sack: sack.collect(),
             counts: (0..2).find_map(|n| Some((n, fields(tcp.option(172 + 2 * n)?)))),
+            user_timeout: tcp.option(28).and_then(short),
             ecn: header.class & 3,
             port: Some(tcp.dest),
             ..Seg::default()
@@ -389,6 +394,7 @@ impl Flow {
             ("codepoint", want.ecn == got.ecn),
             ("AE", want.ae == got.ae),
             ("AccECN option", want.counts == got.counts),
+            ("user timeout", want.user_timeout == got.user_timeout),
             ("port", got.port == Some(port)),
         ];
         same.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
@@ -456,6 +462,9 @@ impl fmt::Display for Seg {
         if let Some((order, fields)) = &self.counts {
             let fields: Vec<_> = fields.iter().map(u32::to_string).collect();
             write!(words, " accecn{order} {}", fields.join(","))?;
+        }
+        if let Some(bits) = self.user_timeout {
+            write!(words, " uto {}{}", bits & 0x7fff, if bits >> 15 == 0 { 's' } else { 'm' })?;
         }
         if self.flags & URG != 0 {
             words.push_str(" urg");

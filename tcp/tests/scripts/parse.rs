@@ -152,6 +152,8 @@ pub struct Seg {
     pub ae: bool,
     /// An AccECN option: its order, and its fields.
     pub counts: Option<(u8, Vec<u32>)>,
+    /// The 16 bits of a user timeout option.
+    pub user_timeout: Option<u16>,
     /// The peer's port, if not that of the current connection.
     pub port: Option<u16>,
     /// The connection begins anew, so far beyond the old initial sequence number.
@@ -391,6 +393,15 @@ fn segment(words: &mut Words<'_>) -> Result<Seg, String> {
                 let fields = fields.split(',').filter(|f| *f != "-").map(number);
                 let order = u8::from(word == "accecn1");
                 seg.counts = Some((order, fields.collect::<Result<_, _>>()?));
+            }
+            "uto" => {
+                let value = next(words)?;
+                let (n, minutes) = match (value.strip_suffix('s'), value.strip_suffix('m')) {
+                    (Some(n), _) => (n, 0),
+                    (_, Some(n)) => (n, 1 << 15),
+                    _ => return Err("a user timeout is `120s` or `600m`".to_owned()),
+                };
+                seg.user_timeout = Some(number::<u16>(n)? | minutes);
             }
             "urg" => seg.urgent = Some(number(next(words)?)?),
             "port" => seg.port = Some(number(next(words)?)?),

@@ -7,7 +7,7 @@ use core::time::Duration;
 use heddle_base::{Instant, Seed};
 use heddle_tcp::{
     Cidr, Congestion, ConnEvent, Ecn, IcmpError, Keepalive, Pacing, PathMtu, Patience, Stack,
-    StackConfig, StackEvent, SynCookies,
+    StackConfig, StackEvent, SynCookies, UserTimeoutOption,
 };
 use heddle_testkit::frames::{ACK, SYN, Segment};
 use heddle_testkit::ip::{self, Ip};
@@ -528,6 +528,7 @@ impl Run {
                     zero_window: duration(zero_window)?,
                     close_stall: duration(close_stall)?,
                 });
+                self.stack().notify_send(id);
             }
             ["dscp", n] => {
                 let (id, n) = (self.conn()?, number(n)?);
@@ -639,6 +640,10 @@ fn set(
         "rto-initial" => conn.rto_initial = duration(value)?,
         "idle-restart" => conn.idle_restart = duration(value)?,
         "user-timeout" => conn.user_timeout = duration(value)?,
+        "user-timeout-option" => {
+            conn.user_timeout_option = by_name(&UserTimeoutOption::NAMES, value)?
+        }
+        "user-timeout-limit" => conn.user_timeout_limit = duration(value)?,
         "zero-window" => conn.zero_window = duration(value)?,
         "close-stall" => conn.close_stall = duration(value)?,
         "fin-wait-2" => conn.fin_wait_2 = duration(value)?,

@@ -17,7 +17,7 @@ fn agreed(b: &mut Stack<ByteQueue>) -> (ConnId, u32, u32) {
     let answer = frames(b, ms(1));
     let (_, seg) = read_tcp(&answer[0]);
     assert_eq!(seg.flags, Flags::SYN.with(Flags::ACK).with(ace(0b010)));
-    assert_eq!(crate::wire::tcp::byte_counts(&answer[0][34..]).unwrap().fields, [1, 0, 1]);
+    assert_eq!(crate::wire::tcp::rare_options(&answer[0][34..]).counts.unwrap().fields, [1, 0, 1]);
     let (next, clock) = (seg.seq.0.wrapping_add(1), seg.timestamps.unwrap().val);
     b.handle_frame(ms(1), &from_a(101, next, 2, clock, b"")[..]);
     let [(id, StackEvent::Accepted { .. })] = events(b)[..] else { panic!("accepted") };

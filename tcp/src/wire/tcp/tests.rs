@@ -1,4 +1,5 @@
 use core::net::Ipv4Addr;
+use core::time::Duration;
 
 use heddle_base::{StreamPos, Sum};
 use proptest::prelude::*;
@@ -42,30 +43,35 @@ fn any_tx() -> impl Strategy<Value = (TxSegment, SackBlocks)> {
         any::<Option<(u32, u32)>>(),
         any::<(u32, u32, u16, u8)>(),
         any::<bool>(),
+        any::<u16>(),
         proptest::collection::vec(any::<(u32, u32)>(), 0..=4),
     );
-    options.prop_map(|(mss, window_scale, ts, (seq, ack, window, flags), permitted, mut pairs)| {
-        let syn = flags & 2 != 0;
-        pairs.truncate(if syn { 0 } else { 4 - usize::from(ts.is_some()) });
-        let sack = blocks(&pairs);
-        let seg = TxSegment {
-            seq: SeqNumber(seq),
-            ack: SeqNumber(ack),
-            flags: Flags(flags.into()),
-            window,
-            mss: mss.filter(|_| syn),
-            window_scale: window_scale.filter(|_| syn),
-            sack_permitted: permitted && syn,
-            timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
-            sack: sack.count(),
-            counts: None,
-            pos: StreamPos::START,
-            len: 0,
-            retransmit: false,
-            ect: false,
-        };
-        (seg, sack)
-    })
+    options.prop_map(
+        |(mss, window_scale, ts, (seq, ack, window, flags), permitted, told, mut pairs)| {
+            let syn = flags & 2 != 0;
+            pairs.truncate(if syn { 0 } else { 4 - usize::from(ts.is_some()) });
+            let sack = blocks(&pairs);
+            let seg = TxSegment {
+                seq: SeqNumber(seq),
+                ack: SeqNumber(ack),
+                flags: Flags(flags.into()),
+                window,
+                mss: mss.filter(|_| syn),
+                window_scale: window_scale.filter(|_| syn),
+                sack_permitted: permitted && syn,
+                timestamps: ts.map(|(val, ecr)| Timestamps { val, ecr }),
+                sack: sack.count(),
+                counts: None,
+                // Without blocks there is room.
+                user_timeout: UserTimeout::from_bits(told).filter(|_| sack.is_empty()),
+                pos: StreamPos::START,
+                len: 0,
+                retransmit: false,
+                ect: false,
+            };
+            (seg, sack)
+        },
+    )
 }
 
 proptest! {
@@ -215,8 +221,8 @@ fn test_accecn_option_bytes_match_reference() {
         let counts = Some(ByteCounts { reversed, fields, len });
         let seg = TxSegment { flags: Flags::ACK, timestamps: ts, counts, ..TxSegment::default() };
         let b = build(1, 2, &seg, &SackBlocks::NONE, b"");
-        assert!(TcpHeader::parse(&b, b.len()).unwrap().has_counts);
-        assert_eq!(byte_counts(&b).map(|c| (c.reversed, c.len)), Some((reversed, len)));
+        assert!(TcpHeader::parse(&b, b.len()).unwrap().has_rare);
+        assert_eq!(rare_options(&b).counts.map(|c| (c.reversed, c.len)), Some((reversed, len)));
         assert_eq!(b[..HEADER_LEN + 12].len() + options_len(&seg) - 12, b.len());
         b[HEADER_LEN + 12..].to_vec()
     };
@@ -233,8 +239,8 @@ fn test_accecn_option_of_any_length_has_its_whole_fields() {
         let mut option = vec![174, len];
         option.extend(1..=len - 2);
         let b = with_options(Flags::ACK, &option);
-        assert!(TcpHeader::parse(&b, b.len()).unwrap().has_counts);
-        let counts = byte_counts(&b).unwrap();
+        assert!(TcpHeader::parse(&b, b.len()).unwrap().has_rare);
+        let counts = rare_options(&b).counts.unwrap();
         assert_eq!((counts.reversed, counts.len), (true, ((len - 2) / 3).min(3)), "{len}");
         assert_eq!(counts.ect_1(), (len >= 5).then_some(0x01_0203));
         assert_eq!(counts.ce(), (len >= 8).then_some(0x04_0506));
@@ -246,7 +252,7 @@ fn test_accecn_option_of_any_length_has_its_whole_fields() {
 fn test_accecn_option_on_a_syn_is_ignored() {
     for (flags, counts) in [(Flags::SYN, false), (Flags::SYN.with(Flags::ACK), true)] {
         let b = with_options(flags, &[172, 5, 0, 0, 1]);
-        assert_eq!(TcpHeader::parse(&b, b.len()).unwrap().has_counts, counts);
+        assert_eq!(TcpHeader::parse(&b, b.len()).unwrap().has_rare, counts);
     }
 }
 
@@ -347,4 +353,61 @@ fn test_data_offset_at_its_bounds() {
     b[12] = 6 << 4;
     assert_eq!(TcpHeader::parse(&b[..20], 24), Err(Malformed::Split));
     assert_eq!(TcpHeader::parse(&b[..19], 19), Err(Malformed::Truncated));
+}
+
+/// RFC 5482 section 3.3, figure 1.
+#[test]
+fn test_user_timeout_option_bytes_match_reference() {
+    for (seconds, bytes) in [
+        (0, [28, 4, 0, 1]),
+        (120, [28, 4, 0, 120]),
+        (32_767, [28, 4, 0x7f, 0xff]),
+        // 546 minutes and 8 seconds.
+        (32_768, [28, 4, 0x82, 0x23]),
+        (32_767 * 60, [28, 4, 0xff, 0xff]),
+        (u64::MAX, [28, 4, 0xff, 0xff]),
+    ] {
+        let time = Duration::from_secs(seconds);
+        let user_timeout = Some(UserTimeout::of(time));
+        let seg = TxSegment { flags: Flags::ACK, user_timeout, ..TxSegment::default() };
+        let b = build(1, 2, &seg, &SackBlocks::NONE, b"");
+        assert_eq!(b[HEADER_LEN..], bytes, "{seconds} s");
+        assert!(TcpHeader::parse(&b, b.len()).unwrap().has_rare);
+        assert_eq!(rare_options(&b), RareOptions { user_timeout, counts: None });
+        let told = user_timeout.unwrap().time();
+        assert!(told >= time.min(Duration::from_secs(32_767 * 60)), "{told:?}");
+    }
+    let part = Duration::from_millis(1001);
+    assert_eq!(UserTimeout::of(part).time(), Duration::from_secs(2));
+}
+
+#[test]
+fn test_user_timeout_option_with_a_reserved_value_or_a_wrong_length_is_ignored() {
+    for option in [
+        &[28, 4, 0, 0][..],
+        &[28, 4, 0x80, 0],
+        &[28, 3, 1, 1],
+        &[28, 2, 1, 1],
+        &[28, 6, 0, 1, 0, 1, 1, 1],
+        &[28, 4, 0, 0, 28, 5, 0, 1, 1, 1, 1, 1],
+    ] {
+        let b = with_options(Flags::ACK, option);
+        TcpHeader::parse(&b, b.len()).unwrap();
+        assert_eq!(rare_options(&b), RareOptions::default(), "{option:?}");
+    }
+    // The first that counts, beside another.
+    let b = with_options(
+        Flags::ACK,
+        &[28, 4, 0, 0, 172, 5, 0, 0, 1, 28, 4, 0, 7, 28, 4, 0, 8, 1, 1, 1],
+    );
+    let RareOptions { counts, user_timeout } = rare_options(&b);
+    assert_eq!((counts.unwrap().len, user_timeout.unwrap().bits()), (1, 7));
+}
+
+#[test]
+fn test_user_timeout_option_on_a_syn_is_ignored() {
+    for (flags, has_rare) in [(Flags::SYN, false), (Flags::SYN.with(Flags::ACK), true)] {
+        let b = with_options(flags, &[28, 4, 0, 1]);
+        assert_eq!(TcpHeader::parse(&b, b.len()).unwrap().has_rare, has_rare);
+    }
 }
