@@ -25,7 +25,7 @@ use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{Device, DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 
-use crate::progress::{Progress, Teller, UPDATE_EVERY};
+use crate::progress::{Progress, Rhythm, Teller};
 use crate::report::{
     BenchReport, IntervalReport, LatencyFrom, LatencyKind, ReverseReport, WorkerShare, due,
     warnings,
@@ -362,7 +362,7 @@ pub(crate) fn drive(
     progress: &Progress,
     mut poll: impl FnMut(),
 ) -> Result<Outcome, WorkloadError> {
-    let (mut steps, mut before) = (0u32, progress.retransmits());
+    let (mut rhythm, mut before) = (Rhythm::new(), progress.retransmits());
     let result = loop {
         poll();
         match client.step() {
@@ -370,8 +370,7 @@ pub(crate) fn drive(
             Ok(_) => {}
             Err(e) => break Err(e),
         }
-        steps = steps.wrapping_add(1);
-        if steps.is_multiple_of(UPDATE_EVERY) {
+        if rhythm.is_due() {
             progress.set(client.ops());
             pass_on(&mut client, progress, &mut before);
         }

@@ -2,11 +2,43 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::workload::Interval;
 
-/// Steps, or polls of an RNIC, between updates of [`Progress`].
-pub(crate) const UPDATE_EVERY: u32 = 1 << 14;
+/// The time between two updates of [`Progress`]: a small part of the shortest interval.
+const UPDATE_EVERY: Duration = Duration::from_millis(2);
+/// Steps, or polls of an RNIC, between two looks at the clock: a power of two.
+const LOOK_EVERY: u32 = 1 << 6;
+
+/// Says when a thread that steps or polls all the time has to update [`Progress`].
+pub(crate) struct Rhythm {
+    steps: u32,
+    updated: Instant,
+}
+
+impl Rhythm {
+    pub(crate) fn new() -> Rhythm {
+        Rhythm { steps: 0, updated: Instant::now() }
+    }
+
+    /// Counts a step. Returns true if an update is due.
+    #[inline]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.steps = self.steps.wrapping_add(1);
+        self.steps.is_multiple_of(LOOK_EVERY) && self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> bool {
+        let now = Instant::now();
+        let due = now - self.updated >= UPDATE_EVERY;
+        if due {
+            self.updated = now;
+        }
+        due
+    }
+}
 
 /// A counter, and the intervals so far, that the thread of a run shares with a thread that shows
 /// them.
@@ -69,21 +101,20 @@ impl Progress {
 pub(crate) struct Teller {
     progress: Progress,
     told: u64,
-    polls: u32,
+    rhythm: Rhythm,
 }
 
 impl Teller {
     /// Makes a teller for workers that have retransmitted `now` segments before.
     pub(crate) fn new(progress: &Progress, now: u64) -> Teller {
         progress.add_retransmits(0);
-        Teller { progress: progress.clone(), told: now, polls: 0 }
+        Teller { progress: progress.clone(), told: now, rhythm: Rhythm::new() }
     }
 
     /// Tells now and then; the thread that polls the workers calls this after each poll.
     #[inline]
     pub(crate) fn tell(&mut self, count: impl FnOnce() -> u64) {
-        self.polls = self.polls.wrapping_add(1);
-        if self.polls.is_multiple_of(UPDATE_EVERY) {
+        if self.rhythm.is_due() {
             let now = count();
             self.progress.add_retransmits(now.saturating_sub(self.told));
             self.told = now;

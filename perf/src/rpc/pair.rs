@@ -18,7 +18,7 @@ use heddle_verbs::{ListenParams, MpaOptions, Protocol};
 use super::load::{Load, LoadOutcome};
 use super::{MAX_DEPTH, RpcError, RpcRun, memory_for};
 use crate::embedded::{BenchError, fault_config};
-use crate::progress::Progress;
+use crate::progress::{Progress, Rhythm};
 use crate::sizing::{frames_for, queues_for};
 use crate::spec::BenchSpec;
 
@@ -28,9 +28,6 @@ pub(super) const SERVER: SocketAddr =
 
 /// How long the server may take to listen, and to notice that connections have ended.
 const SETTLE: Duration = Duration::from_secs(2);
-
-/// Steps between updates of [`Progress`].
-const UPDATE_EVERY: u32 = 1 << 12;
 
 /// Bytes of queue memory of a connection: its send queue also takes registrations.
 const QUEUES: usize = 1 << 20;
@@ -213,15 +210,14 @@ pub(super) fn drive(
     progress: &Progress,
     mut poll: impl FnMut(),
 ) -> Result<LoadOutcome, RpcError> {
-    let mut steps = 0u32;
+    let mut rhythm = Rhythm::new();
     loop {
         poll();
         load.step()?;
         if let Some(outcome) = load.outcome() {
             return Ok(outcome);
         }
-        steps = steps.wrapping_add(1);
-        if steps.is_multiple_of(UPDATE_EVERY) {
+        if rhythm.is_due() {
             progress.set(load.ops());
         }
     }
