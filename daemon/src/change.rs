@@ -244,6 +244,16 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
         (old.sharing.ecn != new.sharing.ecn, "tcp.ecn", WORKERS),
         (old.sharing.pacing != new.sharing.pacing, "tcp.pacing", WORKERS),
         (old.sharing.path_mtu != new.sharing.path_mtu, "tcp.path-mtu-probing", WORKERS),
+        (
+            old.sharing.user_timeout_option != new.sharing.user_timeout_option,
+            "tcp.user-timeout-option",
+            WORKERS,
+        ),
+        (
+            old.sharing.user_timeout_limit != new.sharing.user_timeout_limit,
+            "tcp.user-timeout-limit",
+            WORKERS,
+        ),
         (old.sharing.fixed_window() != new.sharing.fixed_window(), "tcp.receive-window", WORKERS),
         (
             old.sharing.window_budget != new.sharing.window_budget,

@@ -224,7 +224,8 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
                 registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\nrnr-wait = \"9s\"\n\
                  [tcp]\ncongestion = \"newreno\"\necn = \"off\"\npacing = \"off\"\n\
-                 path-mtu-probing = \"on\"\nreceive-window = 64\n\
+                 path-mtu-probing = \"on\"\nuser-timeout-option = \"adapt\"\n\
+                 user-timeout-limit = \"900s\"\nreceive-window = 64\n\
                  receive-window-budget = 9\nsyn-cookies = \"off\"\n[[port]]\n\
                 name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\n\
                 router-advertisements = \"routes\"\n\
@@ -256,6 +257,8 @@ fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
             "tcp.ecn",
             "tcp.pacing",
             "tcp.path-mtu-probing",
+            "tcp.user-timeout-option",
+            "tcp.user-timeout-limit",
             "tcp.receive-window",
             "tcp.receive-window-budget",
             "tcp.syn-cookies"
@@ -306,6 +309,8 @@ fn test_every_configuration_change_is_detected() {
         "[tcp]\necn = \"off\"\n",
         "[tcp]\npacing = \"off\"\n",
         "[tcp]\npath-mtu-probing = \"off\"\n",
+        "[tcp]\nuser-timeout-option = \"adapt\"\n",
+        "[tcp]\nuser-timeout-limit = \"900s\"\n",
         "[tcp]\nreceive-window = 64\n",
         "[tcp]\nsyn-cookies = \"off\"\n",
         "[tcp]\nreceive-window = 1024\n",

@@ -31,7 +31,7 @@ use heddle_hub::Policy;
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{
     Cidr, Congestion, ConnConfig, Ecn, Keepalive, Pacing, PathMtu, RECV_WINDOW_BUDGET, Route,
-    SynCookies, Vlan,
+    SynCookies, UserTimeoutOption, Vlan,
 };
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 use tracing_subscriber::filter::LevelFilter;
@@ -120,6 +120,10 @@ pub struct Sharing {
     pub pacing: Pacing,
     /// Probes of the path MTU.
     pub path_mtu: PathMtu,
+    /// The user timeout option.
+    pub user_timeout_option: UserTimeoutOption,
+    /// The longest timeout that a connection takes from its peer.
+    pub user_timeout_limit: Duration,
     /// Bytes that a peer may send ahead at first.
     pub recv_window: u32,
     /// The most bytes to which this window grows.
@@ -151,6 +155,8 @@ impl Sharing {
             ecn: self.ecn,
             pacing: self.pacing,
             path_mtu: self.path_mtu,
+            user_timeout_option: self.user_timeout_option,
+            user_timeout_limit: self.user_timeout_limit,
             recv_window: self.recv_window,
             recv_window_max: self.recv_window_max,
             ..conn
@@ -166,6 +172,8 @@ impl Default for Sharing {
             ecn: conn.ecn,
             pacing: conn.pacing,
             path_mtu: conn.path_mtu,
+            user_timeout_option: conn.user_timeout_option,
+            user_timeout_limit: conn.user_timeout_limit,
             recv_window: conn.recv_window,
             recv_window_max: conn.recv_window_max,
             window_budget: RECV_WINDOW_BUDGET,

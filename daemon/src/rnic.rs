@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::config::Accounts;
     use heddle_ctl::Patience;
-    use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, SynCookies};
+    use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, SynCookies, UserTimeoutOption};
 
     /// `ctl/tests/it/patience.rs` tests the workers' use of these settings on the wire.
     #[test]
@@ -259,6 +259,7 @@ mod tests {
                     zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n\
                     congestion = \"dctcp\"\necn = \"request\"\npacing = \"off\"\n\
                     path-mtu-probing = \"off\"\nreceive-window = 2048\nreceive-window-budget = 5\n\
+                    user-timeout-option = \"adapt\"\nuser-timeout-limit = \"900s\"\n\
                     syn-cookies = \"always\"\n";
         let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
         let s = setup(text);
@@ -275,6 +276,10 @@ mod tests {
         assert_eq!(sharing, (Congestion::Dctcp, Ecn::Request, Pacing::Off));
         assert_eq!((s.tcp.recv_window, s.tcp.recv_window_max), (2 << 20, 0));
         assert_eq!((s.window_budget, s.tcp.path_mtu), (5 << 20, PathMtu::Off));
+        assert_eq!(
+            (s.tcp.user_timeout_option, s.tcp.user_timeout_limit),
+            (UserTimeoutOption::Adapt, Duration::from_secs(900))
+        );
         assert!(s.tcp.keepalive.is_some(), "the rest stays");
         let usual = setup(text.split("[limits]").next().unwrap());
         assert_eq!(usual.patience(), Patience::default());
@@ -283,6 +288,7 @@ mod tests {
         let windows = (usual.tcp.recv_window, usual.tcp.recv_window_max);
         assert_eq!((windows, usual.window_budget), ((1 << 20, 0xffff << 9), 64 << 20));
         assert_eq!(usual.tcp.path_mtu, PathMtu::BlackHole);
+        assert_eq!(usual.tcp.user_timeout_option, UserTimeoutOption::Off);
         assert_eq!((usual.peer_conns, usual.fpdu_memory), (PeerLimit::Share, 64 << 20));
         assert_eq!((usual.rnr_wait, usual.syn_cookies), (Duration::ZERO, SynCookies::Auto));
     }

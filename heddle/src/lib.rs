@@ -245,7 +245,8 @@ pub mod tcp {
     pub use heddle_tcp::autoconf::{RouterAdverts, RouterAdvertsError};
     pub use heddle_tcp::{
         AddrError, Addressing, Cidr, CidrError, Congestion, ConnConfig, Ecn, Keepalive, Pacing,
-        PathMtu, PeerLimit, Priority, Route, SpreadError, SynCookies, Vid, Vlan, check_addrs,
+        PathMtu, Patience, PeerLimit, Priority, Route, SpreadError, SynCookies, UserTimeoutOption,
+        Vid, Vlan, check_addrs,
     };
 }
 

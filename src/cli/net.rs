@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use heddle::dpdk::{Bond, BondMode, IovaMode, Member, Offloads, PortSource, TransmitHash, VdevArg};
 use heddle::rnic::MTU;
 use heddle::tcp::{
-    Addressing, Cidr, Congestion, ConnConfig, Ecn, Pacing, PathMtu, Priority, Route, RouterAdverts,
-    SynCookies, Vid, Vlan,
+    Addressing, Cidr, Congestion, ConnConfig, Ecn, Pacing, PathMtu, Patience, Priority, Route,
+    RouterAdverts, SynCookies, UserTimeoutOption, Vid, Vlan,
 };
 use heddle::units::Span;
 use heddle::{Eal, EalConfig, Endpoint, EndpointConfig};
@@ -259,6 +259,12 @@ pub(crate) struct TcpArgs {
     /// Probes for the path MTU: off, black-hole (where segments of full size vanish) or on
     #[arg(long, value_name = "WHEN", default_value = "black-hole", value_parser = path_mtu)]
     path_mtu_probing: PathMtu,
+    /// The time for which a peer may acknowledge nothing [default: 120s]
+    #[arg(long, value_name = "T", value_parser = user_timeout)]
+    user_timeout: Option<Span>,
+    /// Tell the peer this time (advertise), take the longer one of both ends (adapt), or neither (off)
+    #[arg(long, value_name = "WHAT", default_value = "off", value_parser = user_timeout_option)]
+    user_timeout_option: UserTimeoutOption,
 }
 
 impl TcpArgs {
@@ -269,14 +275,22 @@ impl TcpArgs {
             ecn: self.ecn,
             pacing: self.pacing,
             path_mtu: self.path_mtu_probing,
+            user_timeout_option: self.user_timeout_option,
             ..Sharing::default()
         };
         sharing.with_window(self.receive_window.map(|kib| kib << 10))
     }
 
+    /// Returns the limits on peers.
+    pub(crate) fn patience(self) -> Patience {
+        let default = ConnConfig::default().patience();
+        let user_timeout = self.user_timeout.map_or(default.user_timeout, |t| t.0);
+        Patience { user_timeout, ..default }
+    }
+
     /// Returns the settings of connections.
     pub(crate) fn settings(self) -> ConnConfig {
-        self.sharing().of_conn(ConnConfig::default())
+        self.sharing().of_conn(ConnConfig::default()).with_patience(self.patience())
     }
 }
 
@@ -294,6 +308,16 @@ fn pacing(s: &str) -> Result<Pacing, String> {
 
 pub(crate) fn syn_cookies(s: &str) -> Result<SynCookies, String> {
     named(&SynCookies::NAMES, s)
+}
+
+fn user_timeout(s: &str) -> Result<Span, String> {
+    let time: Span = s.parse().map_err(|e| format!("{e}"))?;
+    let known = (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&time.0);
+    if known { Ok(time) } else { Err("the time is not between 1s and 86400s".to_owned()) }
+}
+
+fn user_timeout_option(s: &str) -> Result<UserTimeoutOption, String> {
+    named(&UserTimeoutOption::NAMES, s)
 }
 
 fn path_mtu(s: &str) -> Result<PathMtu, String> {

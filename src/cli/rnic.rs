@@ -75,8 +75,9 @@ impl RnicArgs {
     ) -> Result<Rnic, Failure> {
         match &self.socket {
             Some(_) if tcp != TcpArgs::default() => Err(Failure::usage(
-                "--congestion, --ecn, --pacing, --receive-window and --path-mtu-probing: TCP is \
-                 the appliance's, whose file has these settings",
+                "--congestion, --ecn, --pacing, --receive-window, --path-mtu-probing, \
+                 --user-timeout and --user-timeout-option: TCP is the appliance's, whose file has \
+                 these settings",
             )),
             Some(path) => {
                 let params = OpenParams { memory, queues, ..OpenParams::default() };

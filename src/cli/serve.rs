@@ -108,7 +108,7 @@ pub(crate) struct Args {
 
 /// Options that the configuration file replaces: first those that do not apply to a private RNIC
 /// either.
-const FLAGS: [&str; 28] = [
+const FLAGS: [&str; 30] = [
     "metrics",
     "vdev",
     "pci",
@@ -125,6 +125,8 @@ const FLAGS: [&str; 28] = [
     "receive_window",
     "syn_cookies",
     "path_mtu_probing",
+    "user_timeout",
+    "user_timeout_option",
     "listen",
     "mtu",
     "crc",
@@ -316,7 +318,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
         keepalive: config::keepalive(args.keepalive.0),
         sharing: args.tcp.sharing(),
         syn_cookies: args.syn_cookies,
-        patience: Patience::default(),
+        patience: Patience { tcp: args.tcp.patience(), ..Patience::default() },
         infiniband: false,
         ib_keepalive: None,
         listen: args.listen.clone(),

@@ -1,4 +1,4 @@
-//! Congestion control, ECN and pacing on the way from the file, the command line and the environment of a
+//! Congestion control, ECN, pacing and the user timeout on the way from the file, the command line and the environment of a
 //! program to the wire: for the RNIC, for a listener, a forwarder, and for a listener that is added.
 
 use std::time::{Duration, Instant};
@@ -62,6 +62,26 @@ impl Peer {
         let agreed = answer.flags & ECE != 0;
         assert!(agreed || seen == [false; 4], "{seen:?}");
         agreed.then_some(seen)
+    }
+
+    /// Connects to a port, and returns the user timeouts in seconds that the SYN-ACK and the first ACK
+    /// tell, if they do.
+    fn told(&self, port: u16, source: u16) -> [Option<u16>; 2] {
+        let base = Segment { source, dest: port, window: 65_535, ..Segment::default() };
+        self.wire.send(&Segment { seq: 100, flags: SYN, ..base.clone() }.frame(&self.path));
+        let answer = self.next(source, |s| s.flags & SYN != 0);
+        let ack = answer.seq.wrapping_add(1);
+        let payload = b"MPA ".to_vec();
+        let data = Segment { seq: 101, ack, flags: ACK | PSH, payload, ..base };
+        self.wire.send(&data.frame(&self.path));
+        let first = self.next(source, |s| s.flags & SYN == 0);
+        [answer, first].map(|s| s.option(28).map(|o| u16::from_be_bytes([o[0], o[1]])))
+    }
+
+    /// Waits for the next user timeout that the appliance tells the owner of a port.
+    fn told_anew(&self, source: u16) -> u16 {
+        let segment = self.next(source, |s| s.option(28).is_some());
+        segment.option(28).map(|o| u16::from_be_bytes([o[0], o[1]])).unwrap()
     }
 
     /// Waits for a connection to a port of the peer, and returns the flags of its SYN.
@@ -159,6 +179,24 @@ fn test_listeners_of_a_file_have_congestion_control_of_their_own() {
         let (status, text) = a.refusal(&["listen", "add", "10.77.0.1:7179=sink", option, value]);
         assert!(status == 1 && text.contains(names), "{text}");
     }
+}
+
+#[test]
+fn test_user_timeout_of_the_file_is_told_to_peers_and_told_anew_after_a_reload() {
+    let a = Appliance::start(&listen(7174, "rping"));
+    let peer = Peer::new(&a);
+    assert_eq!(peer.told(7174, 1001), [None, None]);
+    drop((peer, a));
+    let tcp = |time: &str| {
+        format!("[tcp]\nuser-timeout-option = \"advertise\"\nuser-timeout = \"{time}\"\n")
+    };
+    let a = Appliance::start(&[tcp("77s"), listen(7174, "rping")].concat());
+    let peer = Peer::new(&a);
+    assert_eq!(peer.told(7174, 1002), [Some(77), Some(77)]);
+    a.write(&[tcp("78s"), listen(7174, "rping")].concat());
+    a.ask(&["reload"]);
+    assert_eq!(peer.told_anew(1002), 78);
+    assert_eq!(peer.told(7174, 1003), [Some(78), Some(78)]);
 }
 
 #[test]

@@ -18,7 +18,8 @@ use heddle_dataplane::{
 use heddle_hub::{Addresses, Policy, ShareTerms};
 use heddle_tcp::autoconf::RouterAdverts;
 use heddle_tcp::{
-    Addressing, Cidr, Congestion, Ecn, Pacing, PathMtu, Priority, Route, SynCookies, Vid, Vlan,
+    Addressing, Cidr, Congestion, Ecn, Pacing, PathMtu, Priority, Route, SynCookies,
+    UserTimeoutOption, Vid, Vlan,
 };
 use heddle_types::TcpTerms;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
@@ -48,6 +49,8 @@ const LONGEST_RNR_WAIT: Duration = Duration::from_secs(60);
 /// Weights of shares: a share with the least has a turn in a thousand of one with the most.
 const WEIGHTS: RangeInclusive<i64> = 1..=1000;
 
+/// The shortest timeout that a peer may ask for (RFC 5482 section 3.1).
+const LEAST_ADVICE: Duration = Duration::from_secs(100);
 /// Range of the time for which a peer may hold a connection up.
 const SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
@@ -544,6 +547,12 @@ impl Checker<'_> {
             ecn: self.choice(&f.ecn, &Ecn::NAMES, default.ecn),
             pacing: self.choice(&f.pacing, &Pacing::NAMES, default.pacing),
             path_mtu: self.choice(&f.path_mtu_probing, &PathMtu::NAMES, default.path_mtu),
+            user_timeout_option: self.choice(
+                &f.user_timeout_option,
+                &UserTimeoutOption::NAMES,
+                default.user_timeout_option,
+            ),
+            user_timeout_limit: self.user_timeout_limit(f, default.user_timeout_limit),
             window_budget: self.number(&f.receive_window_budget, 0..=1 << 20, budget) << 20,
             ..default
         };
@@ -562,6 +571,21 @@ impl Checker<'_> {
             },
             close_limit: self.span(&f.close_limit, close_limit),
             fpdu_stall: self.span(&mpa.fpdu_stall, fpdu_stall),
+        }
+    }
+
+    /// Checks the longest timeout that a peer may ask for. A peer never shortens our own.
+    fn user_timeout_limit(&mut self, f: &file::Tcp, default: Duration) -> Duration {
+        let own = f.user_timeout.as_ref().and_then(|own| own.get_ref().0.parse().ok());
+        let least = own.map_or(LEAST_ADVICE, |Span(own)| own.max(LEAST_ADVICE));
+        let default = default.max(least);
+        let limit = self.span(&f.user_timeout_limit, default);
+        match &f.user_timeout_limit {
+            Some(given) if limit < least => {
+                self.wrong(given, "the time is less than 100s, or less than user-timeout");
+                default
+            }
+            _ => limit,
         }
     }
 

@@ -224,6 +224,8 @@ pub(super) struct Tcp {
     pub(super) ecn: Key<String>,
     pub(super) pacing: Key<String>,
     pub(super) path_mtu_probing: Key<String>,
+    pub(super) user_timeout_option: Key<String>,
+    pub(super) user_timeout_limit: Key<Time>,
     pub(super) receive_window: Key<i64>,
     pub(super) syn_cookies: Key<String>,
     pub(super) receive_window_budget: Key<i64>,

@@ -9,7 +9,7 @@ use heddle_base::units::ByteRate;
 use heddle_dataplane::{Bond, BondMode, Hugepages, IdlePolicy, IovaMode, Naps, PortSource};
 use heddle_hub::Addresses;
 use heddle_services::ServiceKind as Program;
-use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, Route, SynCookies, Vlan};
+use heddle_tcp::{Congestion, Ecn, Pacing, PathMtu, Route, SynCookies, UserTimeoutOption, Vlan};
 use heddle_types::TcpTerms;
 use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::PageSize;
@@ -107,6 +107,11 @@ impl Config {
                 ecn: name(&Ecn::NAMES, self.sharing.ecn),
                 pacing: name(&Pacing::NAMES, self.sharing.pacing),
                 path_mtu_probing: name(&PathMtu::NAMES, self.sharing.path_mtu),
+                user_timeout_option: name(
+                    &UserTimeoutOption::NAMES,
+                    self.sharing.user_timeout_option,
+                ),
+                user_timeout_limit: time(self.sharing.user_timeout_limit),
                 receive_window: self.sharing.fixed_window().and_then(|w| number(w >> 10)),
                 receive_window_budget: number(self.sharing.window_budget >> 20),
                 syn_cookies: name(&SynCookies::NAMES, self.syn_cookies),

@@ -98,6 +98,8 @@ congestion = "newreno"
 ecn = "request"
 pacing = "off"
 path-mtu-probing = "on"
+user-timeout-option = "advertise"
+user-timeout-limit = "900s"
 receive-window = 4096
 syn-cookies = "always"
 receive-window-budget = 0
@@ -207,6 +209,8 @@ timeout = "250ms"
         ecn: Ecn::Request,
         pacing: Pacing::Off,
         path_mtu: PathMtu::On,
+        user_timeout_option: UserTimeoutOption::Advertise,
+        user_timeout_limit: Duration::from_secs(900),
         recv_window: 4 << 20,
         recv_window_max: 0,
         window_budget: 0,
@@ -304,6 +308,17 @@ fn test_peer_limits_must_be_between_a_second_and_a_day() {
             assert_eq!(wrong(&text), [(2, key.len() + 4, what)], "{text}");
         }
     }
+    let limit = |own: &str, limit: &str| {
+        format!("[tcp]\nuser-timeout = \"{own}\"\nuser-timeout-limit = \"{limit}\"\n{LEAST}")
+    };
+    for (own, good) in [("1s", "100s"), ("900s", "900s"), ("1s", "86400s")] {
+        parse(&limit(own, good));
+    }
+    for (own, bad) in [("1s", "99999ms"), ("901s", "900s")] {
+        let what = "the time is less than 100s, or less than user-timeout".to_owned();
+        assert_eq!(wrong(&limit(own, bad)), [(3, 22, what)], "{own} {bad}");
+    }
+    assert_eq!(wrong(&limit("1s", "86401s")).len(), 1);
     let text = format!("[limits]\nrnr-wait = \"60001ms\"\n{LEAST}");
     assert_eq!(wrong(&text), [(2, 12, "the time is longer than 60s".to_owned())]);
     let limit = |n: &str| format!("[limits]\npeer-connections = {n}\n{LEAST}");
