@@ -32,10 +32,11 @@ mod user_timeout;
 mod windows;
 
 use super::ranges;
+use crate::wire::tcp;
 use crate::{
     ByteCounts, ByteQueue, Codepoint, Congestion, ConnConfig, ConnEvent, Connection, Ecn, Flags,
     Pacing, PathMtu, Payload, RareOptions, SackBlock, SackBlocks, Segment, SegmentOutcome,
-    SendQueue, SeqNumber, State, Timestamps, TxSegment,
+    SendQueue, SeqNumber, State, Timestamps, TxSegment, UserTimeoutOption,
 };
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
@@ -196,7 +197,7 @@ impl Bench {
 
     /// Receives a segment with an AccECN option.
     fn recv_counted(&mut self, seg: &Segment, counts: Option<ByteCounts>) -> SegmentOutcome {
-        let out = handle(&mut self.c, self.now, seg, &SackBlocks::NONE, counts);
+        let out = handle(&mut self.c, self.now, seg, &SackBlocks::NONE, counting(counts));
         if let Some(upto) = out.acked {
             self.q.release(upto);
         }
@@ -273,16 +274,25 @@ fn handle(
     now: Instant,
     seg: &Segment,
     sack: &SackBlocks,
-    counts: Option<ByteCounts>,
+    options: RareOptions,
 ) -> SegmentOutcome {
-    match (sack.is_empty(), counts) {
-        (true, None) => c.handle_segment(now, seg),
-        (false, None) => c.handle_selective(now, seg, sack),
-        (empty, counts) => {
-            let options = RareOptions { counts, ..RareOptions::default() };
-            c.handle_with_options(now, seg, (!empty).then_some(sack), &options)
-        }
+    match (sack.is_empty(), options == RareOptions::default()) {
+        (true, true) => c.handle_segment(now, seg),
+        (false, true) => c.handle_selective(now, seg, sack),
+        (empty, false) => c.handle_with_options(now, seg, (!empty).then_some(sack), &options),
     }
+}
+
+/// Returns the options that a stack reads in a segment, which fits into a header.
+fn options_of(tx: &TxSegment) -> RareOptions {
+    assert!(tcp::options_len(tx) <= tcp::MAX_OPTIONS_LEN, "{tx:?}");
+    let first = tx.flags.has(SYN) && !tx.flags.has(Flags::ACK);
+    RareOptions { counts: tx.counts, user_timeout: tx.user_timeout.filter(|_| !first) }
+}
+
+/// Returns the options of a segment with these counts.
+fn counting(counts: Option<ByteCounts>) -> RareOptions {
+    RareOptions { counts, ..RareOptions::default() }
 }
 
 impl Segment {

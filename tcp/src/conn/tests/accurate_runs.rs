@@ -33,7 +33,7 @@ proptest! {
         let mut b = if asks { Bench::connecting(&cfg) } else { accepting() };
         for (seg, sack) in segments {
             let Derived(seg, option) = derived(&seg);
-            let out = handle(&mut b.c, b.now, &seg, &sack, option);
+            let out = handle(&mut b.c, b.now, &seg, &sack, counting(option));
             if let Some(upto) = out.acked {
                 b.q.release(upto);
             }
@@ -95,6 +95,7 @@ proptest! {
             timestamps: seed % 3 > 0,
             congestion: Congestion::NAMES[algorithm].1,
             path_mtu: if probes { PathMtu::On } else { PathMtu::Off },
+            user_timeout_option: if shuts { UserTimeoutOption::Adapt } else { UserTimeoutOption::Off },
             ..cfg
         };
         let gather = if gathers { MS } else { Duration::ZERO };

@@ -76,9 +76,9 @@ impl Net {
             let mut rx = Connection::accept(cfg, now + path.rtt / 2, IRS, 0, &syn);
             let opened = |t: &TxSegment| (opening::arrived(t), t.counts);
             let syn_ack = opened(&rx.poll_transmit(now + path.rtt / 2, &q).unwrap());
-            handle(&mut tx, at, &syn_ack.0, &SackBlocks::NONE, syn_ack.1);
+            handle(&mut tx, at, &syn_ack.0, &SackBlocks::NONE, counting(syn_ack.1));
             let ack = opened(&tx.poll_transmit(at, &q).unwrap());
-            handle(&mut rx, at + path.rtt / 2, &ack.0, &SackBlocks::NONE, ack.1);
+            handle(&mut rx, at + path.rtt / 2, &ack.0, &SackBlocks::NONE, counting(ack.1));
             n.flows.push(Flow { tx, rx, q, from: at, received: 0 });
         }
         n.now = now + path.rtt * 2;
@@ -173,12 +173,12 @@ impl Net {
         let (seg, sack, counts) = self.packets.remove(&order).unwrap();
         let f = &mut self.flows[n];
         if *to == To::Receiver {
-            if let Some(p) = handle(&mut f.rx, now, &seg, &sack, counts).payload {
+            if let Some(p) = handle(&mut f.rx, now, &seg, &sack, counting(counts)).payload {
                 f.rx.accept_payload(now, p.pos, p.len);
                 f.received += u64::from(p.len);
             }
         } else {
-            let out = handle(&mut f.tx, now, &seg, &sack, counts);
+            let out = handle(&mut f.tx, now, &seg, &sack, counting(counts));
             if let Some(upto) = out.acked {
                 f.q.release(upto);
             }

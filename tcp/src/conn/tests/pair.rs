@@ -74,7 +74,7 @@ pub(super) struct End {
 struct Flight {
     seg: Segment,
     sack: SackBlocks,
-    counts: Option<ByteCounts>,
+    options: RareOptions,
     bytes: Vec<u8>,
 }
 
@@ -201,7 +201,7 @@ impl Pair {
                 continue;
             }
             end.free = start + Duration::from_nanos(took);
-            let mut seg = opening::arrived(&tx);
+            let (mut seg, options) = (opening::arrived(&tx), options_of(&tx));
             if tx.ect && self.frames.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 0x3ff < link.marks
             {
                 seg.ecn = Codepoint::CE;
@@ -215,7 +215,7 @@ impl Pair {
                     at = at + Duration::from_nanos(self.random.below(most));
                 }
                 self.order += 1;
-                let f = Flight { seg, sack, counts: tx.counts, bytes: bytes.clone() };
+                let f = Flight { seg, sack, options, bytes: bytes.clone() };
                 self.flights.insert(self.order, f);
                 self.arrivals.push(Reverse((at, self.order, 1 - side)));
             }
@@ -282,7 +282,7 @@ impl Pair {
             f.sack.as_slice().iter().filter(|b| b.start.after(una)).for_each(|&b| sack.push(b));
             seg.ack = una;
         }
-        let out = handle(&mut end.c, now, &seg, &sack, f.counts);
+        let out = handle(&mut end.c, now, &seg, &sack, f.options);
         if let Some(upto) = out.acked {
             assert!(upto <= end.c.snd_max(), "seed {seed}");
             end.q.release(upto);

@@ -230,7 +230,9 @@ fn settings() -> impl Strategy<Value = ConnConfig> {
             delayed_ack: ack * MS / 2,
             mss,
             // A timeout that is backed off must not end the connection: see below.
-            user_timeout: HOUR,
+            user_timeout: HOUR + Duration::from_secs(mss.into()),
+            user_timeout_option: UserTimeoutOption::NAMES[ack as usize].1,
+            user_timeout_limit: HOUR * 4,
             fin_wait_2: HOUR,
             ..ethernet()
         },
@@ -270,6 +272,14 @@ proptest! {
         // A run may include several such timeouts.
         let measured = cfg.sack && peer.sack || cfg.timestamps && peer.timestamps;
         p.run_orderly(Duration::from_secs(if measured { 120 } else { 1200 }));
+        // The option may be lost on the way.
+        for (end, own, other) in [(0, &cfg, &peer), (1, &peer, &cfg)] {
+            let longer = own.user_timeout.max(other.user_timeout);
+            let adapts = own.user_timeout_option == UserTimeoutOption::Adapt
+                && other.user_timeout_option != UserTimeoutOption::Off;
+            let now = p.ends[end].c.user_timeout();
+            prop_assert!(now == own.user_timeout || adapts && now == longer, "{end}: {now:?}");
+        }
     }
 }
 

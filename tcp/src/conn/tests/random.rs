@@ -109,7 +109,7 @@ impl Watch {
             return self.b.recv_selective(seg, sack);
         }
         let accurate_runs::Derived(seg, counts) = accurate_runs::derived(seg);
-        let out = handle(&mut self.b.c, self.b.now, &seg, sack, counts);
+        let out = handle(&mut self.b.c, self.b.now, &seg, sack, counting(counts));
         if let Some(upto) = out.acked {
             self.b.q.release(upto);
         }

@@ -1,7 +1,7 @@
 //! The user timeout option (RFC 5482). The packet scripts of `user-timeout` show it on the wire.
 
 use super::*;
-use crate::{UserTimeout, UserTimeoutOption};
+use crate::UserTimeout;
 
 fn adapting() -> ConnConfig {
     let user_timeout = Duration::from_secs(3);
