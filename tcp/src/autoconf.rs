@@ -184,6 +184,17 @@ impl Autoconf {
         }
     }
 
+    /// Notes that `router` answers and the default router `silent` does not. Returns true if `router`
+    /// becomes the default router (RFC 4861 section 6.3.6).
+    pub fn prefer(&mut self, router: Ipv6Addr, silent: Ipv6Addr) -> bool {
+        let place = self.routers.iter().position(|r| r.ip == router);
+        // Another stack of the port may have found the same before.
+        let current = self.routers.first().is_some_and(|r| r.ip == silent);
+        let Some(place) = place.filter(|_| current) else { return false };
+        self.routers.swap(0, place);
+        true
+    }
+
     /// Removes what has ended. Returns true if the port asks for routers now.
     pub fn on_timeout(&mut self, now: Instant) -> bool {
         self.routers.retain(|r| r.end > now);
@@ -227,21 +238,26 @@ impl Autoconf {
             }
         }
         let has_default = routes.iter().any(|r| r.via.is_ipv6() && r.dest.prefix() == 0);
-        if let Some(router) = self.routers.iter().find(|r| r.end > now)
-            && !has_default
-            && routes.len() < MAX_ROUTES
-            && !addrs.iter().any(|c| c.addr() == IpAddr::V6(router.ip))
-        {
-            routes.push(Route::default_via(router.ip.into()));
+        let ours = |ip: Ipv6Addr| addrs.iter().any(|c| c.addr() == IpAddr::V6(ip));
+        let routers = self.routers.iter().filter(|r| r.end > now && !ours(r.ip));
+        let mut spares: Vec<Ipv6Addr> = routers.map(|r| r.ip).collect();
+        if has_default || routes.len() >= MAX_ROUTES {
+            spares.clear();
+        } else if !spares.is_empty() {
+            routes.push(Route::default_via(spares.remove(0).into()));
         }
         // The owner's addresses are right, and those made of prefixes are too; if not, they go.
         match Addressing::new(addrs, routes) {
-            Ok(net) => net.with_deprecated(deprecated).with_ipv6_mtu(self.mtu),
+            Ok(net) => {
+                let net = net.with_deprecated(deprecated).with_ipv6_mtu(self.mtu);
+                net.with_spare_routers(spares)
+            }
             Err(_) => self.fixed.clone(),
         }
     }
 
-    /// RFC 4861 section 6.3.4. The first router that was heard of is in use until its lifetime ends.
+    /// RFC 4861 section 6.3.4. The first router of the list is in use until its lifetime ends, or until it
+    /// does not answer and another does.
     fn take_router(&mut self, now: Instant, ip: Ipv6Addr, lifetime: u16) {
         let end = now + Duration::from_secs(lifetime.into());
         match self.routers.iter_mut().find(|r| r.ip == ip) {

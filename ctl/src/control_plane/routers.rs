@@ -64,7 +64,7 @@ impl PortRouters {
 
     /// Takes news of one of the links. Returns true if addresses or routes may have changed.
     fn take(&mut self, now: Instant, news: &LinkNews) -> bool {
-        let (LinkNews::Router { vid, .. } | LinkNews::Conflict { vid, .. }) = *news;
+        let vid = news.vid();
         let Some((_, link)) = self.links_mut().find(|(link, _)| *link == vid) else {
             return false;
         };
@@ -77,6 +77,7 @@ impl PortRouters {
                 changed
             }
             LinkNews::Conflict { addr, .. } => link.conflict(*addr),
+            LinkNews::RouterAnswers { silent, router, .. } => link.prefer(*router, *silent),
         }
     }
 
@@ -174,7 +175,12 @@ impl Control {
             let vlan = vid.get();
             tracing::warn!(port = number, vlan, %addr, "another host has this address of ours");
         }
-        if port.take(now, news) {
+        let moved = port.take(now, news);
+        if let (true, LinkNews::RouterAnswers { vid, silent, router }) = (moved, news) {
+            let vlan = vid.get();
+            tracing::warn!(port = number, vlan, %silent, %router, "another router serves");
+        }
+        if moved {
             tracing::info!(port = number, ?news, "addresses or routes have changed");
             self.apply(now);
         }

@@ -91,6 +91,25 @@ fn test_router_serves_until_its_lifetime_ends_or_it_resigns() {
 }
 
 #[test]
+fn test_router_that_answers_takes_the_place_of_one_that_does_not() {
+    let third: Ipv6Addr = "fe80::3".parse().unwrap();
+    let mut a = host(RouterAdverts::Routes);
+    for (s, router) in [(0, ROUTER), (1, OTHER), (2, third)] {
+        a.heard(at(s), router, &advert(600, &[]));
+    }
+    assert!(a.prefer(third, ROUTER));
+    assert_eq!(routes(&a.addressing(at(3))), ["::/0 via fe80::3"]);
+    // Another worker of the port says the same later, and a third finds another router.
+    assert!(!a.prefer(third, ROUTER) && !a.prefer(OTHER, ROUTER));
+    assert!(!a.prefer("fe80::4".parse().unwrap(), third), "no router of this link");
+    // What the routers tell meanwhile changes nothing.
+    assert!(!a.heard(at(4), ROUTER, &advert(600, &[])));
+    assert_eq!(routes(&a.addressing(at(4))), ["::/0 via fe80::3"]);
+    assert!(a.prefer(ROUTER, third));
+    assert_eq!(routes(&a.addressing(at(5))), ["::/0 via fe80::1"]);
+}
+
+#[test]
 fn test_no_router_replaces_what_the_owner_configured() {
     let via = "fd00:1::9".parse().unwrap();
     let fixed = Addressing::new(

@@ -223,8 +223,8 @@ mod tests {
     fn test_burst_says_nothing_about_the_rate() {
         let (mut c, mut now) = established();
         for _ in 0..10 {
-            // 16 KiB within a millisecond, and a pause of three round trips.
-            for _ in 0..4 {
+            // 32 KiB within two milliseconds, which several looks see, and a pause of three round trips.
+            for _ in 0..8 {
                 now = now + ROUND / 40;
                 take(&mut c, now, 4 * KIB);
             }

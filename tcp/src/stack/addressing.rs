@@ -177,6 +177,8 @@ pub struct Addressing {
     deprecated: Vec<IpAddr>,
     /// The MTU of our links for IPv6, if it is below the port's.
     ipv6_mtu: Option<u16>,
+    /// Routers that could take the place of the default router for IPv6.
+    spare_routers: Vec<Ipv6Addr>,
     place: Place,
     station: Option<[u8; 6]>,
     vlans: Vec<Vlan>,
@@ -210,6 +212,7 @@ static NOWHERE: Addressing = Addressing {
     routes: Vec::new(),
     deprecated: Vec::new(),
     ipv6_mtu: None,
+    spare_routers: Vec::new(),
     place: Place::Beyond,
     station: None,
     vlans: Vec::new(),
@@ -328,6 +331,20 @@ impl Addressing {
     /// Returns the MTU of our links for IPv6; `None` for the port's.
     pub fn ipv6_mtu(&self) -> Option<u16> {
         self.ipv6_mtu
+    }
+
+    /// Returns the same with routers that could take the place of the default router for IPv6: where
+    /// that one does not answer, a stack looks for one of these
+    /// ([`LinkNews::RouterAnswers`](crate::LinkNews::RouterAnswers)).
+    #[must_use]
+    pub fn with_spare_routers(self, spare_routers: Vec<Ipv6Addr>) -> Addressing {
+        Addressing { spare_routers, ..self }
+    }
+
+    /// Returns the routers for whom `silent` is the default router that they could replace.
+    pub(super) fn spares_of(&self, silent: IpAddr) -> &[Ipv6Addr] {
+        let default = |r: &Route| r.via == silent && r.via.is_ipv6() && r.dest.prefix() == 0;
+        if self.routes.iter().any(default) { &self.spare_routers } else { &[] }
     }
 
     fn has_ipv6(&self) -> bool {

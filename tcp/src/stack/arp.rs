@@ -75,7 +75,10 @@ impl<S: SendQueue + Default> Stack<S> {
         self.counters.neighbor_evictions = self.neighbors.evictions;
         match learned {
             Learned::Ignored => return false,
-            Learned::Resolved(neighbor) => self.resolved(neighbor),
+            Learned::Resolved(neighbor) => {
+                self.resolved(neighbor);
+                self.end_search(now, neighbor, true);
+            }
             Learned::Changed => self.counters.neighbor_changes += 1,
             Learned::Contested(known) => self.ask_again(who, known),
             Learned::Refused => self.counters.arp_change_refused += 1,
@@ -93,13 +96,20 @@ impl<S: SendQueue + Default> Stack<S> {
             let Some(due) = self.neighbors.poll_due(now) else { break };
             match due {
                 Due::Ask { who, at } => self.ask_again(who, at),
-                Due::Failed(neighbor) => self.unreachable(neighbor),
+                Due::Failed(neighbor) => {
+                    self.seek_router(now, neighbor);
+                    self.unreachable(neighbor);
+                    self.end_search(now, neighbor, false);
+                }
                 Due::Changed { neighbor, who, at } => {
                     self.counters.neighbor_changes += 1;
                     self.resolved(neighbor);
                     self.ask_again(who, at);
                 }
-                Due::Unconfirmed => self.counters.neighbor_unconfirmed += 1,
+                Due::Unconfirmed(neighbor) => {
+                    self.counters.neighbor_unconfirmed += 1;
+                    self.seek_router(now, neighbor);
+                }
             }
         }
     }

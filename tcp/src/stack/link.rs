@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use core::net::Ipv6Addr;
+use core::net::{IpAddr, Ipv6Addr};
 use heddle_base::Instant;
 
 use super::Stack;
@@ -35,6 +35,36 @@ pub enum LinkNews {
         /// Our address.
         addr: Ipv6Addr,
     },
+    /// The default router of a link does not answer, and this one of its spare routers does (RFC
+    /// 4861 section 6.3.6).
+    RouterAnswers {
+        /// The VLAN of the link.
+        vid: Vid,
+        /// The router that does not answer.
+        silent: Ipv6Addr,
+        /// The router that answers.
+        router: Ipv6Addr,
+    },
+}
+
+impl LinkNews {
+    /// Returns the VLAN of the link.
+    pub fn vid(&self) -> Vid {
+        match self {
+            LinkNews::Router { vid, .. }
+            | LinkNews::Conflict { vid, .. }
+            | LinkNews::RouterAnswers { vid, .. } => *vid,
+        }
+    }
+}
+
+/// A spare router that is asked for in place of the default router of its link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sought {
+    /// The spare router, which counts this as its user.
+    neighbor: u32,
+    /// The default router.
+    silent: Ipv6Addr,
 }
 
 /// The most news of a link that wait for the owner, and that a second brings: other links' news
@@ -57,13 +87,8 @@ impl Default for News {
 impl News {
     /// Keeps news for the owner. Returns false when too many have come.
     fn push(&mut self, now: Instant, news: LinkNews) -> bool {
-        let (LinkNews::Router { vid, .. } | LinkNews::Conflict { vid, .. }) = news;
-        let of_link = |n: &&LinkNews| match n {
-            LinkNews::Router { vid: link, .. } | LinkNews::Conflict { vid: link, .. } => {
-                *link == vid
-            }
-        };
-        let waiting = self.waiting.iter().filter(of_link).count();
+        let vid = news.vid();
+        let waiting = self.waiting.iter().filter(|n| n.vid() == vid).count();
         let fits = waiting < MOST as usize && self.rate.allow(now, vid);
         if fits {
             self.waiting.push_back(news);
@@ -131,6 +156,45 @@ impl<S: SendQueue + Default> Stack<S> {
     pub(super) fn report_conflict(&mut self, now: Instant, vid: Vid, addr: Ipv6Addr) {
         if self.hears_routers(vid) && self.announcer.is_new(LinkAddr::new(vid, addr.into())) {
             let _ = self.udp.news.push(now, LinkNews::Conflict { vid, addr });
+        }
+    }
+
+    /// Asks the spare routers of a link whose default router, a neighbor, does not answer.
+    #[cold]
+    pub(super) fn seek_router(&mut self, now: Instant, neighbor: u32) {
+        let Some(LinkAddr { vid, ip }) = self.neighbors.at(neighbor) else { return };
+        let IpAddr::V6(silent) = ip else { return };
+        let net = self.cfg.net.on(vid);
+        let (spares, local) = (net.spares_of(ip).to_vec(), net.link_to(ip));
+        for router in spares {
+            let at = LinkAddr::new(vid, router.into());
+            let Some((sought, ask)) = self.neighbors.acquire(now, at) else { continue };
+            if self.neighbors.settled(sought).is_some() {
+                self.neighbors.release(sought);
+                let _ = self.udp.news.push(now, LinkNews::RouterAnswers { vid, silent, router });
+                return;
+            }
+            if self.udp.sought.iter().any(|s| s.neighbor == sought) {
+                self.neighbors.release(sought);
+                continue;
+            }
+            self.udp.sought.push(Sought { neighbor: sought, silent });
+            if let (true, Some(local)) = (ask, local) {
+                self.ask(local, at, MacAddr::BROADCAST);
+            }
+        }
+    }
+
+    /// Tells the owner of a spare router that has answered, or forgets one that has not.
+    pub(super) fn end_search(&mut self, now: Instant, neighbor: u32, answers: bool) {
+        let Some(place) = self.udp.sought.iter().position(|s| s.neighbor == neighbor) else {
+            return;
+        };
+        let Sought { silent, .. } = self.udp.sought.swap_remove(place);
+        let at = self.neighbors.at(neighbor);
+        self.neighbors.release(neighbor);
+        if let Some(LinkAddr { vid, ip: IpAddr::V6(router) }) = at.filter(|_| answers) {
+            let _ = self.udp.news.push(now, LinkNews::RouterAnswers { vid, silent, router });
         }
     }
 

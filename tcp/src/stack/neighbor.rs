@@ -195,7 +195,12 @@ impl Neighbors {
 
     /// Returns the IP address of neighbor `index`.
     pub(super) fn ip(&self, index: u32) -> Option<IpAddr> {
-        self.slots.get(index).map(|n| n.at.ip)
+        self.at(index).map(|at| at.ip)
+    }
+
+    /// Returns the address of neighbor `index` with its link.
+    pub(super) fn at(&self, index: u32) -> Option<LinkAddr> {
+        self.slots.get(index).map(|n| n.at)
     }
 
     /// Returns the hardware address of the host `at`, if the stack can send there.

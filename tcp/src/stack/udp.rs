@@ -27,7 +27,7 @@ use super::control::Control;
 use super::counters::DropReason;
 use super::frame::{RxFrame, TxBody, TxFrame};
 use super::input::Layer2;
-use super::link::News;
+use super::link::{News, Sought};
 use super::neighbor::LinkAddr;
 use super::share::Kind;
 use crate::SendQueue;
@@ -86,6 +86,8 @@ pub(super) struct Udp {
     waiting: VecDeque<Waiting>,
     /// News about the links, for the owner.
     pub(super) news: News,
+    /// The spare routers that are asked for.
+    pub(super) sought: Vec<Sought>,
 }
 
 #[derive(Debug)]

@@ -72,8 +72,10 @@ impl<S: SendQueue + Default> Stack<S> {
     fn update_changed(&mut self, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
         let noted = e.conn.take_note();
-        let mut accepted = false;
+        let (mut accepted, next_hop) = (false, e.next_hop);
+        let mut unanswered = false;
         while let Some(event) = e.conn.poll_event() {
+            unanswered |= event == ConnEvent::Unresponsive;
             // The peer opened the connection; the owner hears of it for the first time.
             if event == ConnEvent::Connected && e.listener.is_some() {
                 e.raise(EventKind::Accepted);
@@ -90,6 +92,9 @@ impl<S: SendQueue + Default> Stack<S> {
         self.settle_window(index);
         if noted {
             self.note_path(index);
+        }
+        if let (true, NextHop::Neighbor(n)) = (unanswered, next_hop) {
+            self.neighbors.suspect(n);
         }
         self.counters.accepted += u64::from(accepted);
         if closed {

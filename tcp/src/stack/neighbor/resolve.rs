@@ -15,7 +15,7 @@ pub(in crate::stack) enum Due {
     /// The neighbor never answered: its users fail.
     Failed(u32),
     /// The neighbor is in use but no longer answers. The table keeps its address.
-    Unconfirmed,
+    Unconfirmed(u32),
     /// The old station of the neighbor is silent: the neighbor is now at `at`, which must confirm
     /// this.
     Changed { neighbor: u32, who: LinkAddr, at: MacAddr },
@@ -130,6 +130,17 @@ impl Neighbors {
         outcome
     }
 
+    /// Has neighbor `index` asked at once, through which a peer has not acknowledged anything for a while
+    /// (RFC 4861 section 7.3.1).
+    pub(in crate::stack) fn suspect(&mut self, index: u32) {
+        if let Some(n) = self.slots.get_mut(index)
+            && n.state == State::Reachable
+        {
+            n.state = State::Probing(0);
+            self.timers.arm(index, Instant::ZERO);
+        }
+    }
+
     /// Returns an action due at `now`. The caller repeats the call until it returns `None`.
     pub(in crate::stack) fn poll_due(&mut self, now: Instant) -> Option<Due> {
         while let Some(index) = self.timers.pop_due(now) {
@@ -188,7 +199,7 @@ impl Neighbors {
                     n.state = State::Reachable;
                     n.fresh = now;
                     self.timers.arm(index, now + LIFETIME);
-                    return Some(Due::Unconfirmed);
+                    return Some(Due::Unconfirmed(index));
                 }
                 State::Failed => {}
             }

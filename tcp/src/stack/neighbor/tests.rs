@@ -174,7 +174,7 @@ fn test_entry_in_use_is_asked_for_again_and_kept() {
         assert_eq!(due(&mut n, s), [Due::Ask { who: ip(1), at: MacAddr::BROADCAST }]);
     }
     assert_eq!(n.mac(i), Some(M1));
-    assert_eq!(due(&mut n, 66), [Due::Unconfirmed]);
+    assert_eq!(due(&mut n, 66), [Due::Unconfirmed(i)]);
     assert_eq!((n.mac(i), due(&mut n, 67)), (Some(M1), vec![]));
 }
 

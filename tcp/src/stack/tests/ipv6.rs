@@ -12,6 +12,7 @@ use crate::wire::icmpv6::{self, Message};
 use crate::wire::{Ipv6Header, ipv6};
 
 mod link;
+mod spares;
 
 const A6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 0xa);
 const B6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 0xb);

@@ -151,6 +151,22 @@ fn test_questions_under_a_peers_address_cost_the_peer_nothing() {
     assert_eq!(answers(&mut b, ms(2001)), [MAC_A, GATEWAY_MAC]);
 }
 
+/// A station that asks under the gateway's address uses up its own budget, not that of the gateway.
+#[test]
+fn test_gateway_whose_station_is_not_known_has_a_budget_of_its_own() {
+    let mut b = busy(24);
+    for n in 0..500 {
+        b.handle_frame(ms(1 + n), &request(GATEWAY, MAC_A, B)[..]);
+        answers(&mut b, ms(1 + n));
+    }
+    let mut told = 0;
+    for _ in 0..20 {
+        b.handle_frame(ms(501), &request(GATEWAY, GATEWAY_MAC, B)[..]);
+        told += answers(&mut b, ms(501)).len();
+    }
+    assert_eq!(told, 10);
+}
+
 /// A host may ask for each of our addresses, and no more than a few times for one.
 #[test]
 fn test_a_stranger_gets_a_few_answers_for_each_address() {
