@@ -131,7 +131,7 @@ impl Neighbors {
     }
 
     /// Has neighbor `index` asked at once, through which a peer has not acknowledged anything for a while
-    /// (RFC 4861 section 7.3.1).
+    /// (RFC 4861 section 7.3.1); or, if it has just answered, a second after that.
     pub(in crate::stack) fn suspect(&mut self, index: u32) {
         if let Some(n) = self.slots.get_mut(index)
             && n.state == State::Reachable
@@ -187,6 +187,10 @@ impl Neighbors {
                     let due = Due::Ask { who: n.at, at: n.mac };
                     self.timers.arm(index, now + RETRY);
                     return Some(due);
+                }
+                State::Probing(0) if now < n.fresh + RETRY => {
+                    let at = n.fresh + RETRY;
+                    self.timers.arm(index, at);
                 }
                 State::Probing(tries) if tries < 2 * TRIES => {
                     n.state = State::Probing(tries + 1);

@@ -179,6 +179,29 @@ fn test_entry_in_use_is_asked_for_again_and_kept() {
 }
 
 #[test]
+fn test_suspected_neighbor_is_asked_for_at_once_and_once_a_second_at_most() {
+    let mut n = table(8);
+    let (i, _) = n.acquire(at(0), ip(1)).unwrap();
+    n.suspect(i);
+    n.learn(at(0), ip(1), M1, Source::Reply);
+    n.suspect(i);
+    assert_eq!(due(&mut n, 0), []);
+    assert_eq!(due(&mut n, 1), [Due::Ask { who: ip(1), at: M1 }]);
+    n.suspect(i);
+    assert_eq!((due(&mut n, 1), n.is_settled(i)), (vec![], true));
+    n.learn(at(10), ip(1), M1, Source::Reply);
+    assert_eq!(due(&mut n, 15), []);
+    n.suspect(i);
+    assert_eq!(due(&mut n, 15), [Due::Ask { who: ip(1), at: M1 }]);
+    // Another claims the address of a suspect: the stack asks the known station as it does otherwise.
+    n.learn(at(15), ip(1), M1, Source::Reply);
+    n.suspect(i);
+    assert_eq!(n.learn(at(15), ip(1), M2, Source::Request), Learned::Contested(M1));
+    n.suspect(i);
+    assert_eq!(n.mac(i), Some(M1));
+}
+
+#[test]
 fn test_answer_to_probe_restarts_neighbor_timer() {
     let mut n = table(8);
     n.acquire(at(0), ip(1)).unwrap();
