@@ -120,7 +120,7 @@ fn test_adopted_timeout_exceeds_the_retransmission_timeout() {
 fn test_ends_that_adapt_come_to_the_same_timeout() {
     for (near, far) in [(3, 400), (400, 3), (3, 3), (900, 200)] {
         let limit = Duration::from_secs(600);
-        let own = near.max(far).max(100).min(600);
+        let own = near.max(far).clamp(100, 600);
         let user_timeout = Duration::from_secs(near);
         let cfg = ConnConfig { user_timeout, user_timeout_limit: limit, ..adapting() };
         let mut b = told(&cfg);

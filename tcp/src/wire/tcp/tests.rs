@@ -368,14 +368,14 @@ fn test_user_timeout_option_bytes_match_reference() {
         (u64::MAX, [28, 4, 0xff, 0xff]),
     ] {
         let time = Duration::from_secs(seconds);
-        let user_timeout = Some(UserTimeout::of(time));
+        let told = UserTimeout::of(time);
+        let user_timeout = Some(told);
         let seg = TxSegment { flags: Flags::ACK, user_timeout, ..TxSegment::default() };
         let b = build(1, 2, &seg, &SackBlocks::NONE, b"");
         assert_eq!(b[HEADER_LEN..], bytes, "{seconds} s");
         assert!(TcpHeader::parse(&b, b.len()).unwrap().has_rare);
         assert_eq!(rare_options(&b), RareOptions { user_timeout, counts: None });
-        let told = user_timeout.unwrap().time();
-        assert!(told >= time.min(Duration::from_secs(32_767 * 60)), "{told:?}");
+        assert!(told.time() >= time.min(Duration::from_secs(32_767 * 60)), "{told:?}");
     }
     let part = Duration::from_millis(1001);
     assert_eq!(UserTimeout::of(part).time(), Duration::from_secs(2));
