@@ -223,12 +223,12 @@ mod tests {
     fn test_burst_says_nothing_about_the_rate() {
         let (mut c, mut now) = established();
         for _ in 0..10 {
-            // 32 KiB within two milliseconds, which several looks see, and a pause of three round trips.
-            for _ in 0..8 {
+            // 48 KiB within three milliseconds, which several looks see, and a pause of nine round trips.
+            for _ in 0..12 {
                 now = now + ROUND / 40;
                 take(&mut c, now, 4 * KIB);
             }
-            now = now + 3 * ROUND;
+            now = now + 9 * ROUND;
         }
         assert!(!c.take_note(), "{:?}", c.window_growth());
     }
