@@ -120,7 +120,7 @@ pub struct Sharing {
     pub pacing: Pacing,
     /// Probes of the path MTU.
     pub path_mtu: PathMtu,
-    /// The user timeout option.
+    /// Whether ends tell each other their user timeouts (RFC 5482).
     pub user_timeout_option: UserTimeoutOption,
     /// The longest timeout that a connection takes from its peer.
     pub user_timeout_limit: Duration,

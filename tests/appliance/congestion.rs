@@ -1,5 +1,6 @@
-//! Congestion control, ECN, pacing and the user timeout on the way from the file, the command line and the environment of a
-//! program to the wire: for the RNIC, for a listener, a forwarder, and for a listener that is added.
+//! Congestion control, ECN, pacing and the user timeout on the way from the file, the command line and the
+//! environment of a program to the wire: for the RNIC, for a listener, a forwarder, and for a listener that is
+//! added.
 
 use std::time::{Duration, Instant};
 

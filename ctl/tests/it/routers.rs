@@ -173,7 +173,7 @@ fn test_connections_go_through_the_router_while_it_serves() {
     );
 }
 
-/// Of two routers, the first stops answering: what is to be sent goes through the other.
+/// The first of two routers stops answering: what is to be sent goes through the other.
 #[test]
 fn test_connections_move_to_another_router_when_theirs_is_silent() {
     let (eal, _turn) = eal();

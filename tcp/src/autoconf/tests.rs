@@ -102,7 +102,7 @@ fn test_router_that_answers_takes_the_place_of_one_that_does_not() {
     // Another worker of the port says the same later, and a third finds another router.
     assert!(!a.prefer(third, ROUTER) && !a.prefer(OTHER, ROUTER));
     assert!(!a.prefer("fe80::4".parse().unwrap(), third), "no router of this link");
-    // What the routers tell meanwhile changes nothing.
+    // Advertisements meanwhile change nothing.
     assert!(!a.heard(at(4), ROUTER, &advert(600, &[])));
     assert_eq!(routes(&a.addressing(at(4))), ["::/0 via fe80::3"]);
     assert!(a.prefer(ROUTER, third));

@@ -85,6 +85,7 @@ impl<S: SendQueue + Default> Stack<S> {
             Learned::Defended(neighbor) => {
                 self.counters.arp_change_refused += 1;
                 self.resolved(neighbor);
+                self.end_search(now, neighbor, true);
             }
             Learned::Confirmed | Learned::New => {}
         }
@@ -104,6 +105,7 @@ impl<S: SendQueue + Default> Stack<S> {
                 Due::Changed { neighbor, who, at } => {
                     self.counters.neighbor_changes += 1;
                     self.resolved(neighbor);
+                    self.end_search(now, neighbor, true);
                     self.ask_again(who, at);
                 }
                 Due::Unconfirmed(neighbor) => {

@@ -78,6 +78,42 @@ fn test_known_spare_router_is_told_at_once() {
     assert_eq!((b.poll_news(), b.poll_news()), (Some(news(router(4))), None));
 }
 
+/// Two stations have claimed the address of the spare router: the search ends with that question.
+#[test]
+fn test_search_ends_when_it_is_settled_which_station_the_spare_router_has() {
+    for defends in [false, true] {
+        let mut b = routed();
+        let near = router(4);
+        b.connect(ms(0), (near, PORT).into(), None).unwrap();
+        frames(&mut b, ms(0));
+        answers(&mut b, ms(0), near);
+        for s in 1..65 {
+            b.handle_timeouts(ms(1000 * s));
+            frames(&mut b, ms(1000 * s));
+            if s == 61 {
+                answers(&mut b, ms(61_000), near);
+            }
+        }
+        // The default router's silence is noticed while the claim is tested.
+        b.handle_timeouts(ms(65_000));
+        let question = icmpv6::neighbor_solicit(near, B6, B6, MacAddr([2, 7, 7, 7, 7, 7]));
+        let mut claim = frame6(near, B6, ipv6::ICMP, 255, &question);
+        claim[6..12].copy_from_slice(&[2, 7, 7, 7, 7, 7]);
+        b.handle_frame(ms(65_990), &claim[..]);
+        b.handle_timeouts(ms(66_000));
+        frames(&mut b, ms(66_000));
+        assert_eq!(b.poll_news(), None);
+        if defends {
+            answers(&mut b, ms(66_010), near);
+        } else {
+            for n in 66_010..66_400 {
+                b.handle_timeouts(ms(n));
+            }
+        }
+        assert_eq!((b.poll_news(), b.udp.sought.len()), (Some(news(near)), 1), "{defends}");
+    }
+}
+
 #[test]
 fn test_hosts_that_are_silent_and_no_default_router_have_no_spare_routers() {
     let mut b = routed();
