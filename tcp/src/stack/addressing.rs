@@ -341,6 +341,13 @@ impl Addressing {
         Addressing { spare_routers, ..self }
     }
 
+    /// Returns the same without spare routers.
+    pub(super) fn without_spare_routers(&self) -> Addressing {
+        let vlan = |v: &Vlan| Vlan { net: v.net.without_spare_routers(), ..v.clone() };
+        let vlans = self.vlans.iter().map(vlan).collect();
+        Addressing { spare_routers: Vec::new(), vlans, ..self.clone() }
+    }
+
     /// Returns the routers for whom `silent` is the default router that they could replace.
     pub(super) fn spares_of(&self, silent: IpAddr) -> &[Ipv6Addr] {
         let default = |r: &Route| r.via == silent && r.via.is_ipv6() && r.dest.prefix() == 0;

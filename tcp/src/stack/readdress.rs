@@ -38,6 +38,10 @@ impl<S: SendQueue + Default> Stack<S> {
         }
         self.update_deferred();
         let old = core::mem::replace(&mut self.cfg.net, net);
+        // Nothing goes through a spare router: forged ones must not have all connections visited.
+        if old.without_spare_routers() == self.cfg.net.without_spare_routers() {
+            return;
+        }
         let addr = |(vid, c): (_, Cidr)| LinkAddr::new(vid, c.addr());
         let new = self.cfg.net.all_addrs().map(addr);
         let new: Vec<_> = new.filter(|at| !old.on(at.vid).is_ours(at.ip)).collect();

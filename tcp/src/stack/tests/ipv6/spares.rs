@@ -78,6 +78,16 @@ fn test_known_spare_router_is_told_at_once() {
     assert_eq!((b.poll_news(), b.poll_news()), (Some(news(router(4))), None));
 }
 
+#[test]
+fn test_spare_routers_that_become_known_later_are_asked_for() {
+    let mut b = routed();
+    let spares = vec![router(5)];
+    let net = config6(MAC_B, B6).net.with_spare_routers(spares);
+    b.set_addressing(ms(1), net);
+    asked(&mut b, 2, 66);
+    assert_eq!(asked(&mut b, 66, 67), [(66, 5)]);
+}
+
 /// Two stations have claimed the address of the spare router: the search ends with that question.
 #[test]
 fn test_search_ends_when_it_is_settled_which_station_the_spare_router_has() {
