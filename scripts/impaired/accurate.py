@@ -24,20 +24,22 @@ PATIENCE = 60
 SIZE, DEPTH, COUNT = 16 << 10, 8, 256
 # Time for which Linux sends before it reads the memory back.
 SECONDS = 1.5
-SYN, ACK = 0x02, 0x10
+SYN, RST, ACK = 0x02, 0x04, 0x10
 OPTIONS = (172, 174)
 
 
 @dataclass
 class End:
     """The frames of one end: SYNs as they went, the field ACE of its first bare ACK, codepoints of
-    its segments with data and of its bare ACKs, options by (kind, length) of either."""
+    its segments with data and of its bare ACKs, options by (kind, length) of either; and its resets
+    that routers may mark."""
     syns: list = field(default_factory=list)
     first_ack: int | None = None
     data: Counter = field(default_factory=Counter)
     bare: Counter = field(default_factory=Counter)
     data_options: Counter = field(default_factory=Counter)
     bare_options: Counter = field(default_factory=Counter)
+    resets: int = 0
 
 
 @dataclass
@@ -101,6 +103,9 @@ def ends(path):
         if payload:
             end.data[codepoint] += 1
             end.data_options.update(accurate)
+            continue
+        if flags & RST:
+            end.resets += codepoint != 0
             continue
         if end.first_ack is None and flags & 0x3f == ACK:
             end.first_ack = ace(flags)

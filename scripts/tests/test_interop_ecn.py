@@ -78,6 +78,17 @@ class Checks(unittest.TestCase):
         for reported in (28, 36, 19, 18, 26):
             ecn_cases.marked(found("receive", delivered_ce=reported))
 
+    def test_mark_on_the_reset_at_the_end_is_counted_by_nobody(self):
+        for resets, marks, counts in ((0, 20, True), (0, 19, False), (1, 20, True), (1, 19, True),
+                                      (1, 18, False), (1, 21, False)):
+            one = found("receive", delivered_ce=marks)
+            one.heddle["ce_segments"], one.theirs.resets = marks, resets
+            if counts:
+                ecn_cases.marked(one)
+            else:
+                with self.assertRaises(Failed, msg=(resets, marks)):
+                    ecn_cases.marked(one)
+
     def test_other_counts_fail(self):
         for reported in (12, 17, 21, 25):
             with self.assertRaises(Failed):
