@@ -89,7 +89,12 @@ impl News {
     fn push(&mut self, now: Instant, news: LinkNews) -> bool {
         let vid = news.vid();
         let waiting = self.waiting.iter().filter(|n| n.vid() == vid).count();
-        let fits = waiting < MOST as usize && self.rate.allow(now, vid);
+        // A router's answer follows from a question of ours, so there are few. Forged advertisements,
+        // which fill only the first half of the room, must not hide it.
+        let fits = match news {
+            LinkNews::RouterAnswers { .. } => waiting < 2 * MOST as usize,
+            _ => waiting < MOST as usize && self.rate.allow(now, vid),
+        };
         if fits {
             self.waiting.push_back(news);
         }

@@ -29,7 +29,7 @@ fn sealed(mut m: Vec<u8>, src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
     m
 }
 
-fn tells(src: Ipv6Addr, dst: Ipv6Addr, hops: u8) -> Vec<u8> {
+pub(super) fn tells(src: Ipv6Addr, dst: Ipv6Addr, hops: u8) -> Vec<u8> {
     frame6(src, dst, ipv6::ICMP, hops, &sealed(advert(), src, dst))
 }
 

@@ -58,13 +58,30 @@ fn test_spare_routers_are_asked_for_when_the_default_router_is_silent() {
     assert_eq!((asked(&mut b, 66, 67), b.poll_news()), (vec![(66, 3), (66, 4)], None));
     answers(&mut b, ms(66_500), router(4));
     assert_eq!((b.poll_news(), b.poll_news()), (Some(news(router(4))), None));
-    // The other one does not answer, which nobody hears of, and takes no room.
+    // The other one does not answer: the owner hears nothing of it, and it leaves the table.
     assert_eq!(asked(&mut b, 67, 70), [(67, 3), (68, 3)]);
     assert_eq!((b.poll_news(), b.neighbors.len()), (None, 2));
     // The silent router is asked for again, and then the one that has answered is known.
     assert_eq!(asked(&mut b, 70, 132).len(), 6);
     assert_eq!(b.poll_news(), None, "it has expired");
     assert_eq!(asked(&mut b, 132, 133), [(132, 3), (132, 4)]);
+}
+
+#[test]
+fn test_forged_advertisements_do_not_hide_the_router_that_answers() {
+    let mut cfg = StackConfig { hears_routers: true, ..config6(MAC_B, B6) };
+    cfg.net = cfg.net.with_spare_routers(vec![router(4)]);
+    let mut b = Stack::new(cfg);
+    b.connect(ms(0), (FAR, PORT).into(), None).unwrap();
+    frames(&mut b, ms(0));
+    answers(&mut b, ms(0), SILENT);
+    asked(&mut b, 1, 67);
+    for n in 0..1000 {
+        b.handle_frame(ms(66_000), &link::tells(router(100 + n), ipv6::ALL_NODES, 255)[..]);
+    }
+    answers(&mut b, ms(66_000), router(4));
+    let all: Vec<_> = core::iter::from_fn(|| b.poll_news()).collect();
+    assert_eq!((all.len(), all.last()), (17, Some(&news(router(4)))));
 }
 
 #[test]
